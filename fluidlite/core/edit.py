@@ -1,0 +1,149 @@
+"""The only functions that change a program. Each one counts as an edit, so that compiled plans notice."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+
+from fluidlite.core.ir import Attr, Block, Operator, Parameter, Program, Variable
+from fluidlite.errors import ProgramError
+
+
+def add_block(program: Program, parent: int, *, forward: int = -1) -> Block:
+    """Append an empty block whose variables fall back to those of ``parent``."""
+    block = Block(idx=len(program.blocks), parent=parent, forward=forward)
+    program.blocks.append(block)
+    program.edits += 1
+    return block
+
+
+def add_var(program: Program, block: Block, var: Variable) -> Variable:
+    """Declare a variable; a second declaration of a name in the same block replaces the first."""
+    if not var.name:
+        raise ProgramError(f"a variable of block {block.idx} has an empty name")
+    block.vars[var.name] = var
+    program.edits += 1
+    return var
+
+
+def remove_var(program: Program, block: Block, name: str) -> None:
+    """Forget a declaration. No op may still name it; `verify` checks."""
+    if name not in block.vars:
+        raise ProgramError(f"block {block.idx} declares no variable {name!r} to remove")
+    del block.vars[name]
+    program.edits += 1
+
+
+def insert_op(program: Program, block: Block, index: int, op: Operator) -> Operator:
+    """Insert before position ``index``; ``len(block.ops)`` appends."""
+    block.ops.insert(index, op)
+    program.edits += 1
+    return op
+
+
+def append_op(program: Program, block: Block, op: Operator) -> Operator:
+    """Append an op to a block."""
+    return insert_op(program, block, len(block.ops), op)
+
+
+def remove_ops(program: Program, block: Block, ops: Collection[Operator]) -> None:
+    """Remove these very ops (by identity, not by equality)."""
+    doomed = {id(op) for op in ops}
+    block.ops = [op for op in block.ops if id(op) not in doomed]
+    program.edits += 1
+
+
+def replace_op(program: Program, block: Block, op: Operator, new: list[Operator]) -> None:
+    """Put ``new`` where ``op`` stands."""
+    index = position(block, op)
+    block.ops[index : index + 1] = new
+    program.edits += 1
+
+
+def position(block: Block, op: Operator) -> int:
+    """Where this very op stands in its block."""
+    for index, candidate in enumerate(block.ops):
+        if candidate is op:
+            return index
+    raise ProgramError(f"op {op.type!r} is not in block {block.idx}")
+
+
+def set_ops(program: Program, block: Block, ops: list[Operator]) -> None:
+    """Replace all ops of a block."""
+    block.ops = ops
+    program.edits += 1
+
+
+def set_attr(program: Program, op: Operator, name: str, attr: Attr | None) -> None:
+    """Set an attribute, or remove it with None."""
+    if attr is None:
+        op.attrs.pop(name, None)
+    else:
+        op.attrs[name] = attr
+    program.edits += 1
+
+
+def rename_arguments(program: Program, op: Operator, names: Mapping[str, str]) -> None:
+    """Rename arguments of one op, inputs and outputs alike."""
+    for arguments in (op.inputs, op.outputs):
+        for key, values in arguments.items():
+            arguments[key] = [names.get(value, value) for value in values]
+    program.edits += 1
+
+
+def clone(program: Program) -> Program:
+    """A deep copy with an identity of its own. Regularizer and clip objects of parameters are shared."""
+    twin = Program(
+        blocks=[_clone_block(block) for block in program.blocks],
+        version=program.version,
+        random_seed=program.random_seed,
+        unknown=program.unknown,
+    )
+    return twin
+
+
+def clone_op(op: Operator) -> Operator:
+    """A copy of an op that shares nothing mutable with it."""
+    return Operator(
+        type=op.type,
+        inputs={name: list(names) for name, names in op.inputs.items()},
+        outputs={name: list(names) for name, names in op.outputs.items()},
+        attrs=dict(op.attrs),
+        origin=op.origin,
+        is_target=op.is_target,
+        unknown=op.unknown,
+    )
+
+
+def clone_var(var: Variable) -> Variable:
+    """A copy of a declaration (a Parameter stays one)."""
+    return copy.copy(var)
+
+
+def as_plain(var: Variable) -> Variable:
+    """The declaration of a parameter as an ordinary variable."""
+    if not isinstance(var, Parameter):
+        return copy.copy(var)
+    fields = {key: getattr(var, key) for key in Variable.__dataclass_fields__}
+    return Variable(**fields)
+
+
+def install(program: Program, content: Program) -> None:
+    """Make ``program`` hold what ``content`` holds, keeping its identity (Fluid's transpile works in place)."""
+    twin = clone(content)
+    program.blocks = twin.blocks
+    program.version = twin.version
+    program.random_seed = twin.random_seed
+    program.unknown = twin.unknown
+    program.edits += 1
+
+
+def _clone_block(block: Block) -> Block:
+    return Block(
+        idx=block.idx,
+        parent=block.parent,
+        forward=block.forward,
+        vars={name: clone_var(var) for name, var in block.vars.items()},
+        ops=[clone_op(op) for op in block.ops],
+        unknown=block.unknown,
+    )

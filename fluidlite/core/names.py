@@ -1,0 +1,90 @@
+"""Builds and parses every derived variable name. No other module joins or splits names."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+GRAD: Final = "@GRAD"
+LR_COUNTER: Final = "@LR_DECAY_COUNTER@"
+STEP_COUNTER: Final = "@STEP_COUNTER@"
+#: what the pserver's `scale` multiplies a round's sum with: 1 / contributions
+CONTRIBUTION_SCALE: Final = "@CONTRIBUTION_SCALE@"
+_RENAME: Final = "@RENAME@block"
+_TRAINER: Final = ".trainer_"
+_BLOCK: Final = ".block"
+
+
+class SliceName(NamedTuple):
+    """The parts of a variable's name on the wire: ``origin``, slice index or None, trainer or None."""
+
+    origin: str
+    block: int | None
+    trainer: int | None
+
+
+def grad(name: str) -> str:
+    """``x`` -> ``x@GRAD``."""
+    return name + GRAD
+
+
+def is_grad(name: str) -> bool:
+    """Whether a name denotes a gradient (a renamed piece included)."""
+    return GRAD in name
+
+
+def forward_of(name: str) -> str:
+    """``x@GRAD``, ``x@GRAD@RENAME@block0@1``, ``x@GRAD_0`` -> ``x``; any other name is returned as it is."""
+    return name.split(GRAD, 1)[0]
+
+
+def piece(gradient: str, block: int, index: int) -> str:
+    """One of several contributions to a gradient before they are summed (Fluid 1.8's form)."""
+    return f"{gradient}{_RENAME}{block}@{index}"
+
+
+def slice_of(name: str, index: int) -> str:
+    """Slice ``index`` of a dense variable: ``w`` -> ``w.block0``."""
+    return f"{name}{_BLOCK}{index}"
+
+
+def of_trainer(name: str, trainer: int) -> str:
+    """A trainer's contribution on a server: ``g`` -> ``g.trainer_1``."""
+    return f"{name}{_TRAINER}{trainer}"
+
+
+def shard_of_var(name: str, shard: int) -> str:
+    """What goes to, or comes from, one server of a table: ``emb@GRAD`` -> ``emb@GRAD.shard0``."""
+    return f"{name}.shard{shard}"
+
+
+def merged(gradient: str) -> str:
+    """A sparse gradient whose duplicate rows are summed."""
+    return f"{gradient}.merged"
+
+
+def lookup_part(table: str, part: str, index: int) -> str:
+    """A variable of lookup ``index`` of a table: ``part`` is ids, rows, ..."""
+    return f"{table}.{part}{index}"
+
+
+def new_gradient(gradient: str) -> str:
+    """A sparse gradient that a regularizer made dense (Fluid's suffix)."""
+    return f"{gradient}@NEWGRAD@"
+
+
+def parse_slice(name: str) -> SliceName:
+    """Take a name apart.
+
+    >>> parse_slice("fc_0.w_0@GRAD.block1.trainer_0")
+    SliceName(origin='fc_0.w_0@GRAD', block=1, trainer=0)
+    """
+    rest, trainer = _cut_number(name, _TRAINER)
+    origin, block = _cut_number(rest, _BLOCK)
+    return SliceName(origin, block, trainer)
+
+
+def _cut_number(name: str, mark: str) -> tuple[str, int | None]:
+    head, found, tail = name.rpartition(mark)
+    if found and tail.isascii() and tail.isdigit():
+        return head, int(tail)
+    return name, None

@@ -1,0 +1,110 @@
+"""Every exception that fluidlite raises on purpose.
+
+Each class is also the builtin exception that a user would expect (``ValueError``, ``IndexError``, ...), so
+``except ValueError`` in an old script keeps working. Messages name the op, variable, position and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class FluidliteError(Exception):
+    """Base of all errors raised by fluidlite."""
+
+
+class ProgramError(FluidliteError, ValueError):
+    """A program breaks an invariant: unknown variable, wrong argument, bad attribute, broken block structure."""
+
+
+class UnknownOpError(ProgramError):
+    """An op type that no record declares; the message names the close ones."""
+
+
+class ShapeError(ProgramError):
+    """Shapes that do not fit each other, found while a program is built or run."""
+
+
+class DtypeError(ProgramError, TypeError):
+    """Dtypes that do not fit each other, found while a program is built or run."""
+
+
+class GradientError(ProgramError):
+    """A gradient was asked for where none can be computed."""
+
+
+class FeedError(FluidliteError, ValueError):
+    """A fed value is unknown, missing, or has the wrong dtype, rank, shape or LoD."""
+
+
+class FetchError(FluidliteError, ValueError):
+    """A fetched name is not in the program or was never written."""
+
+
+class OutOfRangeError(FluidliteError, IndexError):
+    """An id outside a table of fixed height; names op, variable, position and id."""
+
+
+class NonFiniteError(FluidliteError, FloatingPointError):
+    """A NaN or infinity where the program forbids it."""
+
+
+class UninitializedError(FluidliteError, RuntimeError):
+    """A variable is read before anything wrote it (often: the startup program was not run)."""
+
+
+class OpRunError(FluidliteError, RuntimeError):
+    """A kernel failed; carries op, block, arguments and the user's source line. The cause is chained."""
+
+
+class CorruptFileError(FluidliteError, ValueError):
+    """A file that cannot be what it claims to be: truncated, wrong version, unknown form. Names the file."""
+
+
+class TextFormError(FluidliteError, ValueError):
+    """Text that is not the text form of a program; names line and column."""
+
+
+class TranspileError(FluidliteError, ValueError):
+    """A program that cannot be transpiled. ``refusals`` lists every reason at once."""
+
+    def __init__(self, refusals: Sequence[str]) -> None:
+        self.refusals = tuple(refusals)
+        lines = "\n".join(f"  - {reason}" for reason in self.refusals)
+        super().__init__(f"the program cannot be transpiled ({len(self.refusals)} reason(s)):\n{lines}")
+
+
+class PassError(FluidliteError, RuntimeError):
+    """A transpiler pass failed; names the pass and shows the program before it."""
+
+
+class TableError(FluidliteError, ValueError):
+    """A table, or a request to one, is not what its declaration says (width, dtype, initialiser)."""
+
+
+class RemoteError(FluidliteError, RuntimeError):
+    """Base of what can go wrong between a trainer and a pserver; names method and endpoint."""
+
+
+class RequestRefusedError(RemoteError):
+    """The server refused a request as wrong (unknown variable, width, dtype). Repeating it cannot help."""
+
+
+class StaleError(RemoteError):
+    """The server refused a step from an older incarnation or from too old a version of the parameters."""
+
+
+class PeerLostError(RemoteError, ConnectionError):
+    """A peer cannot be reached, or died; retries within the deadline did not help."""
+
+
+class ServerFailedError(RemoteError):
+    """An update failed inside the server; carries the server's own error text."""
+
+
+class AddressInUseError(RemoteError, OSError):
+    """The port that a server was told to listen on is taken."""
+
+
+class LaunchError(FluidliteError, RuntimeError):
+    """A launched job failed; names the first process that did and its exit code."""

@@ -1,0 +1,594 @@
+"""Program, Block, Operator, Variable as users see them: thin facades over the plain data of `core.ir`.
+
+This module also holds the only process-wide state: the default programs and the name counters.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fluidlite.core import edit, ir, serde, text
+from fluidlite.core.ir import OpRole
+from fluidlite.dtypes import VarKind, dtype_name
+from fluidlite.errors import ProgramError
+from fluidlite.ops import registry
+from fluidlite.ops.infer import infer_op
+
+_PACKAGE = str(Path(__file__).parent)
+VarOrName: TypeAlias = "Variable | str"
+Arguments: TypeAlias = "Mapping[str, VarOrName | Sequence[VarOrName] | None]"
+
+
+class NameGenerator:
+    """Counters of automatic names, one per key."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.counters: dict[str, int] = collections.defaultdict(int)
+
+    def generate(self, key: str) -> str:
+        count = self.counters[key]
+        self.counters[key] += 1
+        return f"{self.prefix}{key}_{count}"
+
+
+class Variable:
+    """A variable of a program. Arithmetic and comparison operators append ops (see `fluidlite.layers.math_op`)."""
+
+    def __init__(self, block: Block, name: str) -> None:
+        self.block = block
+        self.name = name
+        #: clip of this variable's gradient during append_backward (ErrorClipByValue)
+        self.error_clip: Any = None
+
+    @property
+    def desc(self) -> ir.Variable:
+        """The declaration in the program."""
+        found = self.block.desc.vars.get(self.name)
+        if found is None:
+            raise ProgramError(f"variable {self.name!r} is no longer in block {self.block.idx} of its program")
+        return found
+
+    @property
+    def program(self) -> Program:
+        return self.block.program
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The declared shape, -1 where it is known only at run time."""
+        return self.desc.shape or ()
+
+    @property
+    def dtype(self) -> str:
+        """The dtype's name, e.g. ``"float32"``."""
+        return self.desc.dtype
+
+    @property
+    def lod_level(self) -> int:
+        return self.desc.lod_level
+
+    @property
+    def type(self) -> VarKind:
+        return self.desc.kind
+
+    @property
+    def persistable(self) -> bool:
+        return self.desc.persistable
+
+    @persistable.setter
+    def persistable(self, value: bool) -> None:
+        self.desc.persistable = value
+        self.program.desc.edits += 1
+
+    @property
+    def stop_gradient(self) -> bool:
+        return self.desc.stop_gradient
+
+    @stop_gradient.setter
+    def stop_gradient(self, value: bool) -> None:
+        self.desc.stop_gradient = value
+
+    @property
+    def is_data(self) -> bool:
+        return self.desc.is_data
+
+    @property
+    def op(self) -> Operator | None:
+        """The last op of the block that writes this variable."""
+        for op in reversed(self.block.desc.ops):
+            if self.name in op.output_arguments():
+                return Operator(self.block, op)
+        return None
+
+    def astype(self, dtype: object) -> Variable:
+        """Append a `cast`."""
+        from fluidlite.layers.tensor import cast
+
+        return cast(self, dtype)
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """The declaration as one line of the program's text form."""
+        return text.show_var(self.desc)
+
+    __str__ = to_string
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name} {self.dtype} {list(self.shape)}>"
+
+
+class Parameter(Variable):
+    """A variable that training changes."""
+
+    @property
+    def desc(self) -> ir.Parameter:
+        found = super().desc
+        assert isinstance(found, ir.Parameter)
+        return found
+
+    @property
+    def trainable(self) -> bool:
+        return self.desc.trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self.desc.trainable = value
+
+    @property
+    def optimize_attr(self) -> dict[str, float]:
+        return {"learning_rate": self.desc.learning_rate}
+
+    @property
+    def regularizer(self) -> Any:
+        return self.desc.regularizer
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the parameter is an auto-grown table."""
+        return self.desc.is_distributed
+
+
+class Operator:
+    """An op of a block."""
+
+    def __init__(self, block: Block, desc: ir.Operator) -> None:
+        self.block = block
+        self.desc = desc
+
+    @property
+    def type(self) -> str:
+        return self.desc.type
+
+    def input(self, name: str) -> list[str]:
+        """The arguments of an input."""
+        return list(self.desc.inputs.get(name, ()))
+
+    def output(self, name: str) -> list[str]:
+        """The arguments of an output."""
+        return list(self.desc.outputs.get(name, ()))
+
+    @property
+    def input_names(self) -> list[str]:
+        return list(self.desc.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        return list(self.desc.outputs)
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        return list(self.desc.input_arguments())
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        return list(self.desc.output_arguments())
+
+    def attr(self, name: str) -> Any:
+        """An attribute's value: the op's own, else the default of its record."""
+        found = self.desc.attrs.get(name)
+        if found is not None:
+            return list(found.value) if isinstance(found.value, tuple) else found.value
+        values = registry.attr_values(registry.get(self.type), self.desc)
+        if name not in values:
+            raise ProgramError(f"op {self.type!r} has no attribute {name!r}")
+        return values[name]
+
+    def has_attr(self, name: str) -> bool:
+        op_def = registry.find(self.type)
+        return name in self.desc.attrs or (op_def is not None and name in op_def.attrs)
+
+    def all_attrs(self) -> dict[str, Any]:
+        """Every attribute with its value, defaults included."""
+        values = dict(registry.attr_values(registry.get(self.type), self.desc))
+        values.update({name: attr.value for name, attr in self.desc.attrs.items()})
+        return values
+
+    @property
+    def attr_names(self) -> list[str]:
+        return list(self.all_attrs())
+
+    def _set_attr(self, name: str, value: Any) -> None:
+        spec = registry.attrs_for_one(self.type, name, value)
+        edit.set_attr(self.block.program.desc, self.desc, name, spec)
+
+    def __str__(self) -> str:
+        return text.show_op(self.desc)
+
+    __repr__ = __str__
+
+
+class Block:
+    """A list of ops with its variables."""
+
+    def __init__(self, program: Program, idx: int) -> None:
+        self.program = program
+        self.idx = idx
+        self._vars: dict[str, Variable] = {}
+
+    @property
+    def desc(self) -> ir.Block:
+        return self.program.desc.blocks[self.idx]
+
+    @property
+    def parent_idx(self) -> int:
+        return self.desc.parent
+
+    @property
+    def forward_block_idx(self) -> int:
+        return self.desc.forward
+
+    @property
+    def ops(self) -> list[Operator]:
+        return [Operator(self, op) for op in self.desc.ops]
+
+    @property
+    def vars(self) -> dict[str, Variable]:
+        return {name: self._facade(name) for name in self.desc.vars}
+
+    def _facade(self, name: str) -> Variable:
+        wanted = Parameter if isinstance(self.desc.vars[name], ir.Parameter) else Variable
+        found = self._vars.get(name)
+        if found is None or type(found) is not wanted:
+            found = self._vars[name] = wanted(self, name)
+        return found
+
+    def has_var(self, name: str) -> bool:
+        return name in self.desc.vars
+
+    def var(self, name: str) -> Variable:
+        """A variable of this very block; ProgramError (a ValueError) when it is not there."""
+        if name not in self.desc.vars:
+            raise ProgramError(f"block {self.idx} has no variable {name!r}")
+        return self._facade(name)
+
+    def _var_recursive(self, name: str) -> Variable:
+        """A variable of this block or its ancestors."""
+        block: Block | None = self
+        while block is not None:
+            if name in block.desc.vars:
+                return block._facade(name)
+            block = self.program.block(block.parent_idx) if block.parent_idx >= 0 else None
+        raise ProgramError(f"neither block {self.idx} nor its ancestors have a variable {name!r}")
+
+    def all_parameters(self) -> list[Parameter]:
+        return [var for var in self.vars.values() if isinstance(var, Parameter)]
+
+    def create_var(
+        self,
+        name: str | None = None,
+        dtype: object = "float32",
+        shape: Sequence[int | None] | None = None,
+        lod_level: int = 0,
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        type: VarKind = VarKind.LOD_TENSOR,
+        is_data: bool = False,
+        need_check_feed: bool = False,
+    ) -> Variable:
+        """Declare a variable; without a name it gets ``_generated_var_k``. An existing name is returned unchanged."""
+        name = name if name is not None else state.names.generate("_generated_var")
+        if name not in self.desc.vars:
+            desc = ir.Variable(
+                name=name,
+                kind=type,
+                dtype=dtype_name(dtype) if dtype is not None else "float32",
+                shape=None if shape is None else tuple(-1 if dim is None else int(dim) for dim in shape),
+                lod_level=lod_level,
+                persistable=persistable,
+                stop_gradient=stop_gradient,
+                is_data=is_data,
+                need_check_feed=need_check_feed,
+            )
+            edit.add_var(self.program.desc, self.desc, desc)
+        return self._facade(name)
+
+    def create_parameter(self, desc: ir.Parameter) -> Parameter:
+        """Declare a parameter in block 0, or return the one of that name if shape and dtype agree."""
+        root = self.program.global_block()
+        before = root.desc.vars.get(desc.name)
+        if before is None:
+            edit.add_var(self.program.desc, root.desc, desc)
+        elif not isinstance(before, ir.Parameter) or before.shape != desc.shape or before.dtype != desc.dtype:
+            raise ProgramError(
+                f"parameter {desc.name!r} {desc.dtype} {list(desc.shape or ())} is already declared as "
+                f"{before.dtype} {list(before.shape or ())}"
+            )
+        found = root._facade(desc.name)
+        assert isinstance(found, Parameter)
+        return found
+
+    def append_op(
+        self,
+        type: str,
+        inputs: Arguments | None = None,
+        outputs: Arguments | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        stop_gradient: bool = False,
+    ) -> Operator:
+        """Append an op: arguments are Variables or names, checked against the op's record; infers output shapes."""
+        return self._insert_op(len(self.desc.ops), type, inputs, outputs, attrs, stop_gradient)
+
+    def _prepend_op(
+        self,
+        type: str,
+        inputs: Arguments | None = None,
+        outputs: Arguments | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        return self._insert_op(0, type, inputs, outputs, attrs)
+
+    def _insert_op(
+        self,
+        index: int,
+        type: str,
+        inputs: Arguments | None = None,
+        outputs: Arguments | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        stop_gradient: bool = False,
+    ) -> Operator:
+        op_def = registry.get(type)
+        op = ir.Operator(
+            type=type,
+            inputs=_argument_names(inputs),
+            outputs=_argument_names(outputs),
+            attrs=registry.attrs_for(op_def, {**_role_attrs(), **(attrs or {})}),
+            origin=user_line(),
+        )
+        registry.check_arguments(op_def, op)
+        program = self.program.desc
+        edit.insert_op(program, self.desc, index, op)
+        try:
+            infer_op(program, self.desc, op)
+        except Exception:
+            edit.remove_ops(program, self.desc, [op])
+            raise
+        if stop_gradient:
+            for name in op.output_arguments():
+                self._var_recursive(name).stop_gradient = True
+        return Operator(self, op)
+
+    def _remove_op(self, index: int) -> None:
+        edit.remove_ops(self.program.desc, self.desc, [self.desc.ops[index]])
+
+    def __str__(self) -> str:
+        return text.show_block(self.desc)
+
+
+class Program:
+    """A model as a program. ``desc`` is the plain data; `clone`, `to_string`, `serialize` and `parse_from_string`
+    copy, print, write and read it."""
+
+    def __init__(self, desc: ir.Program | None = None) -> None:
+        self.desc = desc if desc is not None else ir.Program()
+        self._blocks: list[Block] = []
+        self._current = 0
+
+    @property
+    def random_seed(self) -> int:
+        return self.desc.random_seed
+
+    @random_seed.setter
+    def random_seed(self, seed: int) -> None:
+        if not isinstance(seed, int):
+            raise ProgramError(f"random_seed must be an int, not {seed!r}")
+        self.desc.random_seed = seed
+        self.desc.edits += 1
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.desc.blocks)
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [self.block(idx) for idx in range(self.num_blocks)]
+
+    def block(self, idx: int) -> Block:
+        while len(self._blocks) < self.num_blocks:
+            self._blocks.append(Block(self, len(self._blocks)))
+        return self._blocks[idx]
+
+    def global_block(self) -> Block:
+        return self.block(0)
+
+    def current_block(self) -> Block:
+        return self.block(self._current)
+
+    def _create_block(self, parent_idx: int | None = None) -> Block:
+        parent = self._current if parent_idx is None else parent_idx
+        self._current = edit.add_block(self.desc, parent).idx
+        return self.current_block()
+
+    def _rollback(self) -> None:
+        self._current = self.current_block().parent_idx
+
+    def list_vars(self) -> Iterator[Variable]:
+        """Every variable of every block."""
+        return (var for block in self.blocks for var in block.vars.values())
+
+    def all_parameters(self) -> list[Parameter]:
+        return self.global_block().all_parameters()
+
+    def clone(self, for_test: bool = False) -> Program:
+        """A deep copy. ``for_test``: backward and optimizer ops removed, ``is_test`` set on ops that have it."""
+        twin = edit.clone(self.desc)
+        if for_test:
+            strip_training(twin)
+        return Program(twin)
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """The text form (`core.text`)."""
+        return text.show(self.desc)
+
+    __str__ = to_string
+
+    def serialize_to_string(self) -> bytes:
+        """The ProgramDesc bytes, in the form of Fluid 1.8."""
+        return serde.to_bytes(self.desc)
+
+    @staticmethod
+    def parse_from_string(binary: bytes) -> Program:
+        """A program from ProgramDesc bytes of any version from 1.0 on."""
+        return Program(serde.from_bytes(binary))
+
+    def __repr__(self) -> str:
+        ops = sum(len(block.ops) for block in self.desc.blocks)
+        return f"<Program of {self.num_blocks} blocks, {ops} ops>"
+
+
+def strip_training(program: ir.Program) -> None:
+    """Remove backward, optimizer and schedule ops (by role) and set ``is_test``."""
+    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED
+    for block in program.blocks:
+        edit.remove_ops(
+            program, block, [op for op in block.ops if op.role != OpRole.NOT_SPECIFIED and op.role & training]
+        )
+        for op in block.ops:
+            op_def = registry.find(op.type)
+            if op_def is not None and "is_test" in op_def.attrs:
+                edit.set_attr(program, op, "is_test", registry.coerce_attr(ir.AttrType.BOOLEAN, True))
+    drop_unused_vars(program)
+
+
+def drop_unused_vars(program: ir.Program) -> None:
+    """Remove temporaries that no op names any more; parameters and data stay."""
+    used = {
+        name for _, op in program.all_ops() for names in (op.input_arguments(), op.output_arguments()) for name in names
+    }
+    for block in program.blocks:
+        for name, var in list(block.vars.items()):
+            if name not in used and not var.is_data and not isinstance(var, ir.Parameter):
+                edit.remove_var(program, block, name)
+
+
+class _State:
+    """Default programs, name counters, role and name scope: the only process-wide state of the front end."""
+
+    def __init__(self) -> None:
+        self.main = Program()
+        self.startup = Program()
+        self.names = NameGenerator()
+        self.role = OpRole.FORWARD
+        self.role_var: tuple[str, ...] = ()
+        self.name_scope: list[tuple[str, dict[str, int]]] = [("", {})]
+
+
+state = _State()
+
+
+def default_main_program() -> Program:
+    """The program that layers append to."""
+    return state.main
+
+
+def default_startup_program() -> Program:
+    """The program that initialises parameters."""
+    return state.startup
+
+
+@contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Make these the default programs inside the ``with``."""
+    if not isinstance(main_program, Program):
+        raise ProgramError(f"program_guard needs a Program, not {type(main_program).__name__}")
+    before = state.main, state.startup
+    state.main = main_program
+    if startup_program is not None:
+        state.startup = startup_program
+    try:
+        yield
+    finally:
+        state.main, state.startup = before
+
+
+@contextmanager
+def name_scope(prefix: str = "") -> Iterator[None]:
+    """Group ops for people who read the program; a repeated name in one parent becomes ``name_1``."""
+    children = state.name_scope[-1][1]
+    count = children.get(prefix, 0)
+    children[prefix] = count + 1
+    state.name_scope.append((f"{prefix}_{count}" if count else prefix, {}))
+    try:
+        yield
+    finally:
+        state.name_scope.pop()
+
+
+@contextmanager
+def op_role(role: OpRole, role_var: Sequence[VarOrName] = ()) -> Iterator[None]:
+    """Ops appended inside the ``with`` get this role and ``op_role_var``."""
+    before = state.role, state.role_var
+    state.role, state.role_var = role, tuple(name_of(var) for var in role_var)
+    try:
+        yield
+    finally:
+        state.role, state.role_var = before
+
+
+def _role_attrs() -> dict[str, Any]:
+    scope = "/".join(name for name, _ in state.name_scope)
+    return {
+        "op_role": int(state.role),
+        "op_role_var": state.role_var or None,
+        "op_namescope": f"{scope}/" if scope else None,
+    }
+
+
+def name_of(var: VarOrName) -> str:
+    """The name of a Variable or a name."""
+    if isinstance(var, str):
+        return var
+    if isinstance(var, Variable):
+        return var.name
+    raise ProgramError(f"expected a Variable or its name, not {type(var).__name__} ({var!r})")
+
+
+def _argument_names(arguments: Arguments | None) -> dict[str, list[str]]:
+    result = {}
+    for key, value in (arguments or {}).items():
+        if value is None:
+            continue
+        values = [value] if isinstance(value, (Variable, str)) else list(value)
+        if values:
+            result[key] = [name_of(item) for item in values]
+    return result
+
+
+def user_line() -> str:
+    """``file:line`` of the nearest caller outside the package."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def convert_np_dtype_to_dtype_(dtype: object) -> str:
+    """The dtype's name (Fluid's function of this name gives an enum value)."""
+    return dtype_name(np.dtype(dtype) if not isinstance(dtype, (str, int)) else dtype)  # type: ignore[call-overload]

@@ -1,0 +1,148 @@
+"""What a kernel may know besides its arguments: its op, its randomness, sub-blocks, and the ports to other processes."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fluidlite.core.ir import EMPTY, Block, Operator, Program, Variable
+from fluidlite.dtypes import Array
+from fluidlite.errors import ProgramError
+from fluidlite.protocol.messages import Gradient, PullRequest, Reply
+from fluidlite.values.selected_rows import SelectedRows
+
+
+class ServerPort(Protocol):
+    """All that a kernel may know of the servers. One step is one transaction: stage gradients, then commit."""
+
+    def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
+        """One answer per request: an array, or SelectedRows for a TableRequest. Requests to one server travel together.
+
+        A DenseRequest right after a commit is answered from the commit's reply, without a message.
+        """
+        ...
+
+    def stage(self, gradient: Gradient) -> None:
+        """Add a gradient to the open step; it may leave early, it counts at the commit."""
+        ...
+
+    def commit(self, endpoints: Sequence[str]) -> Reply:
+        """Close the step on every server (also one that gets no gradient: its clock ticks)."""
+        ...
+
+    def barrier(self, endpoints: Sequence[str]) -> None:
+        """Wait until every live trainer has reached this point."""
+        ...
+
+    def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
+        """Overwrite a variable of a server: a dense array, or rows of a table (accumulators by their variable)."""
+        ...
+
+    def complete(self) -> None:
+        """Say that this trainer is done; idempotent."""
+        ...
+
+
+class HostPort(Protocol):
+    """How `listen_and_serv` becomes a server: serves ``program`` until all trainers are done."""
+
+    def serve(self, program: Program, op: Operator, scope: Any) -> None: ...
+
+
+class Ports(Protocol):
+    """The ports of one process; made by the composition layer and handed to the executor."""
+
+    def server(self, op: Operator) -> ServerPort:
+        """The port to the servers that ``op`` (a send, recv, prefetch, ...) addresses."""
+        ...
+
+    @property
+    def host(self) -> HostPort: ...
+
+    def close(self) -> None: ...
+
+
+class KernelContext:
+    """One op of one compiled plan; made once, passed to the kernel at every run."""
+
+    __slots__ = ("_ports", "_run_state", "block", "op", "program", "run_block")
+
+    def __init__(
+        self,
+        program: Program,
+        block: Block,
+        op: Operator,
+        *,
+        ports: Ports | None = None,
+        run_state: RunState | None = None,
+        run_block: Callable[[int], None] | None = None,
+    ) -> None:
+        self.program = program
+        self.block = block
+        self.op = op
+        self._ports = ports
+        self._run_state = run_state if run_state is not None else RunState()
+        self.run_block = run_block
+
+    def n_outputs(self, name: str) -> int:
+        """How many arguments an output has."""
+        return len(self.op.outputs.get(name, ()))
+
+    def wants(self, name: str, index: int = 0) -> bool:
+        """Whether an output is asked for (gradient ops skip what nobody reads)."""
+        arguments = self.op.outputs.get(name, ())
+        return index < len(arguments) and arguments[index] != EMPTY
+
+    def var(self, argument: str) -> Variable:
+        """The declaration of a variable that the op names."""
+        found = self.program.find_var(argument, self.block)
+        if found is None:
+            raise ProgramError(f"op {self.op.type!r} names undeclared variable {argument!r}")
+        return found
+
+    def output_var(self, name: str) -> Variable:
+        """The declaration of the first argument of an output."""
+        return self.var(self.op.outputs[name][0])
+
+    def generator(self, seed: int) -> np.random.Generator:
+        """Randomness that differs by op and run but repeats from run to run of the process.
+
+        Keyed by (seed, else the program's seed), the op's first output, the process' salt and the number of the run.
+        """
+        name = next(self.op.output_arguments(), self.op.type)
+        key = (seed or self.program.random_seed, zlib.crc32(name.encode()), self._run_state.salt, self._run_state.run)
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+
+    @property
+    def server(self) -> ServerPort:
+        return self._need_ports().server(self.op)
+
+    @property
+    def scope(self) -> Any:
+        """The scope of the current run (ops that run other programs need it)."""
+        return self._run_state.scope
+
+    @property
+    def host(self) -> HostPort:
+        return self._need_ports().host
+
+    def _need_ports(self) -> Ports:
+        if self._ports is None:
+            raise ProgramError(
+                f"op {self.op.type!r} talks to other processes but this executor has no ports; use fluidlite.Executor"
+            )
+        return self._ports
+
+
+class RunState(threading.local):
+    """What changes from run to run of a plan; each thread that runs the plan has its own."""
+
+    def __init__(self) -> None:
+        self.run = 0
+        self.salt = 0
+        self.scope: Any = None
+        self.env: Any = None

@@ -1,0 +1,129 @@
+"""The frozen types that trainers and servers exchange, whatever the transport.
+
+A step of a trainer is a transaction: gradients are parts, they count at the commit. Used by the ports of kernels, the
+wire, the in-process transport and (later) the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fluidlite.dtypes import Array
+
+#: version of the exchange; a server refuses a trainer with another one
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who speaks. ``incarnation`` is new at every start of the trainer's process and grows (nanoseconds)."""
+
+    job: str
+    trainer: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """Rows of a table or of a row-sliced dense parameter by id.
+
+    ``ids`` (n,) int64. ``table`` is the variable's name on the server. A read-only request of an unknown id answers
+    the declared default and makes no row.
+    """
+
+    endpoint: str
+    table: str
+    ids: Array
+    width: int
+    dtype: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DenseRequest:
+    """A whole variable of a server, by its name there."""
+
+    endpoint: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """Every row of one server's shard of a table (or of an accumulator of it): the answer is SelectedRows."""
+
+    endpoint: str
+    table: str
+
+
+PullRequest = RowRequest | DenseRequest | TableRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient, or a piece of one, for one server.
+
+    ``name`` is the variable's name on the server without the trainer's suffix. Dense: ``rows`` is None and ``value``
+    has the slice's shape. Sparse: ``rows`` (n,) int64 and ``value`` (n, width); ``height`` of the whole matrix.
+    """
+
+    endpoint: str
+    name: str
+    value: Array
+    rows: Array | None = None
+    height: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepHeader:
+    """What a commit says of its step. ``sequence`` numbers the commits of one incarnation from 0.
+
+    ``version_seen`` is the server's version at the trainer's last pull or reply, ``parts`` the number of gradients
+    sent for this step, ``learning_rate`` an explicit override of the server's own schedule (None: none).
+    """
+
+    identity: Identity
+    sequence: int
+    step: int
+    version_seen: int
+    parts: int
+    learning_rate: float | None = None
+
+
+class Status(enum.IntEnum):
+    """How a server answers. Everything but OK travels with a text."""
+
+    OK = 0
+    REFUSED = 1  # the request is wrong: unknown variable, width, dtype; do not repeat
+    STALE = 2  # older incarnation, or gradient older than the tolerance
+    FAILED = 3  # the update raised inside the server
+    LEFT = 4  # the trainer's lease ran out; it must register again
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer to a commit: per endpoint the version after it, and new dense values by (endpoint, variable)."""
+
+    versions: Mapping[str, int] = field(default_factory=dict)
+    dense: Mapping[tuple[str, str], Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answer to a registration: the server's version, the next sequence number it expects, the current round."""
+
+    version: int
+    next_sequence: int
+    trainers: int
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    """One server's answer to a commit."""
+
+    status: Status
+    version: int
+    text: str = ""
+    dense: Mapping[str, Array] = field(default_factory=dict)

@@ -1,0 +1,132 @@
+"""Executor: runs a program, whichever it is. One per process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.core.ir import Program, Variable
+from fluidlite.dtypes import Array, numpy_dtype
+from fluidlite.errors import FeedError, FetchError, FluidliteError
+from fluidlite.ops.context import Ports
+from fluidlite.runtime.plan import Env, Plan
+from fluidlite.runtime.scope import Scope, global_scope
+from fluidlite.values.lod import LoDTensor, check_lod
+
+
+class ExecutorCore:
+    """Compiles and runs `core.ir` programs. The front end's Executor adds Variables and default programs."""
+
+    def __init__(self, ports: Ports | None = None) -> None:
+        self._ports = ports
+        self._plans: dict[tuple[int, int], Plan] = {}
+        self._closed = False
+
+    def run(
+        self,
+        program: Program,
+        feed: Mapping[str, Any] | None = None,
+        fetch: Sequence[str] = (),
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+    ) -> list[Any]:
+        """Run block 0 once and return the fetched values in order."""
+        if self._closed:
+            raise FluidliteError("this executor is closed; make a new one")
+        feeds = check_feed(program, feed or {})
+        for name in fetch:
+            if program.find_var(name, program.root) is None:
+                raise FetchError(f"cannot fetch {name!r}: the program has no such variable")
+        env = self.plan(program).run(scope if scope is not None else global_scope(), feeds)
+        return [fetched(env, name, return_numpy) for name in fetch]
+
+    def plan(self, program: Program) -> Plan:
+        """The compiled plan of this state of the program; edits since the last run are noticed."""
+        key = (program.uid, program.edits)
+        plan = self._plans.get(key)
+        if plan is None:
+            for stale in [k for k in self._plans if k[0] == program.uid]:
+                del self._plans[stale]
+            plan = self._plans[key] = Plan(program, self._ports)
+        return plan
+
+    def close(self) -> None:
+        """Say to the servers that this trainer is done; no run is possible afterwards."""
+        if not self._closed and self._ports is not None:
+            self._ports.close()
+        self._closed = True
+
+
+def check_feed(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Fed values in the form that scopes hold, checked against the declarations."""
+    feeds = {}
+    for name, value in feed.items():
+        var = program.root.vars.get(name)
+        if var is None:
+            known = ", ".join(n for n, v in program.root.vars.items() if v.is_data) or "none"
+            raise FeedError(f"cannot feed {name!r}: the program has no such variable; its data variables: {known}")
+        feeds[name] = _checked(var, value)
+    return feeds
+
+
+def _checked(var: Variable, value: Any) -> Any:
+    lod = value.lod if isinstance(value, LoDTensor) else ()
+    wanted = numpy_dtype(var.dtype)
+    array = value.array if isinstance(value, LoDTensor) else _as_array(var, value, wanted)
+    if array.dtype != wanted:
+        array = _converted(var, array, wanted)
+    if var.shape is not None:
+        _check_shape(var, array)
+    if var.lod_level and len(lod) < var.lod_level:
+        raise FeedError(
+            f"{var.name!r} has lod_level {var.lod_level} but the fed value has {len(lod)} levels of LoD; use fluid.create_lod_tensor"
+        )
+    if lod:
+        check_lod(lod, len(array), f"the feed of {var.name!r}")
+        return LoDTensor(array, lod)
+    return array
+
+
+def _as_array(var: Variable, value: Any, wanted: np.dtype[Any]) -> Array:
+    """Arrays keep their dtype (checked later); Python numbers and lists of numbers take the declared one."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    try:
+        return np.asarray(value, dtype=wanted)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FeedError(
+            f"the feed of {var.name!r} is no array of {wanted.name}: {error}; use fluid.create_lod_tensor for sequences"
+        ) from error
+
+
+def _converted(var: Variable, array: Array, wanted: np.dtype[Any]) -> Array:
+    if array.dtype == np.uint64 and wanted == np.int64:
+        return array.view(np.int64)
+    raise FeedError(f"the dtype of fed {var.name!r} must be {wanted.name!r}, but it is {array.dtype.name!r}")
+
+
+def _check_shape(var: Variable, array: Array) -> None:
+    assert var.shape is not None
+    fits = array.ndim == len(var.shape) and all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
+    if not fits:
+        raise FeedError(
+            f"the shape of fed {var.name!r} must be {list(var.shape)} (-1: any), but it is {list(array.shape)}"
+        )
+
+
+def fetched(env: Env, name: str, return_numpy: bool) -> Any:
+    """A value as the user gets it."""
+    value = env.read(name)
+    if value is None:
+        raise FetchError(f"cannot fetch {name!r}: nothing wrote it in this run")
+    if isinstance(value, LoDTensor):
+        if not return_numpy:
+            return value
+        if value.lod:
+            raise FetchError(f"{name!r} has LoD; fetch it with return_numpy=False")
+        return value.array
+    if isinstance(value, np.ndarray) and not return_numpy:
+        return LoDTensor(value)
+    return value

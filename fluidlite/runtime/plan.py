@@ -1,0 +1,197 @@
+"""Compiles a block into a plan: a list of bound steps, one per op (or per group of ops that ask servers together)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fluidlite.core.ir import EMPTY, Block, Operator, Program
+from fluidlite.errors import FluidliteError, OpRunError, ProgramError, UninitializedError
+from fluidlite.ops import registry
+from fluidlite.ops.context import KernelContext, Ports, RunState
+from fluidlite.ops.registry import Kernel, OpDef, kwarg, parameters_of
+from fluidlite.runtime.scope import Scope
+from fluidlite.values.lod import Lod, LoDTensor
+from fluidlite.values.selected_rows import SelectedRows
+
+
+class Env:
+    """Values during one run: temporaries here, persistable variables in the scope."""
+
+    __slots__ = ("local", "persistable", "scope")
+
+    def __init__(self, scope: Scope, persistable: frozenset[str]) -> None:
+        self.local: dict[str, Any] = {}
+        self.scope = scope
+        self.persistable = persistable
+
+    def read(self, name: str) -> Any:
+        """The value of a variable, None when nothing wrote it."""
+        found = self.local.get(name)
+        return self.scope.get(name) if found is None else found
+
+    def write(self, name: str, value: Any) -> None:
+        if name in self.persistable:
+            self.scope.set(name, value)
+        else:
+            self.local[name] = value
+
+
+Step = Callable[[Env], None]
+
+
+class Plan:
+    """A compiled program. Valid for one state of the program (``Program.edits``)."""
+
+    def __init__(
+        self, program: Program, ports: Ports | None, *, block: int = 0, run_state: RunState | None = None
+    ) -> None:
+        self.program = program
+        self.run_state = run_state if run_state is not None else RunState()
+        self.persistable = frozenset(name for b in program.blocks for name, var in b.vars.items() if var.persistable)
+        self._ports = ports
+        self._blocks: dict[int, list[Step]] = {}
+        self._runs = itertools.count()
+        self._block = block
+        for b in program.blocks if block == 0 else [program.blocks[block]]:
+            self._steps(b.idx)
+
+    def run(self, scope: Scope, feeds: dict[str, Any]) -> Env:
+        """Execute block 0 (or the block compiled for) and return the values."""
+        env = Env(scope, self.persistable)
+        env.local.update(feeds)
+        state = self.run_state
+        state.run, state.scope, state.env = next(self._runs), scope, env
+        try:
+            for step in self._steps(self._block):
+                step(env)
+        finally:
+            state.scope = state.env = None
+        return env
+
+    def _run_block(self, idx: int) -> None:
+        for step in self._steps(idx):
+            step(self.run_state.env)
+
+    def _steps(self, idx: int) -> list[Step]:
+        if idx not in self._blocks:
+            block = self.program.blocks[idx]
+            self._blocks[idx] = [self._bind(block, op) for op in block.ops]
+        return self._blocks[idx]
+
+    def _bind(self, block: Block, op: Operator) -> Step:
+        op_def = registry.get(op.type)
+        ctx = KernelContext(
+            self.program, block, op, ports=self._ports, run_state=self.run_state, run_block=self._run_block
+        )
+        if op_def.kernel is None:
+            raise ProgramError(f"op {op.type!r} cannot be run ({op.origin})")
+        return bind(ctx, op_def, op_def.kernel)
+
+
+def bind(ctx: KernelContext, op_def: OpDef, kernel: Kernel) -> Step:
+    """A closure that reads an op's arguments, calls its kernel and writes the outputs."""
+    op = ctx.op
+    takes, attrs = parameters_of(kernel, op_def)
+    values = registry.attr_values(op_def, op)
+    constants = {kwarg(name): values[name] for name in attrs}
+    sources = [_source(op, arg) for arg in op_def.inputs if arg.name in takes]
+    store = _writer(op, op_def)
+
+    def step(env: Env) -> None:
+        try:
+            lod: Lod = ()
+            arguments = dict(constants)
+            for name, key, names, many, optional in sources:
+                if many:
+                    arguments[key] = [_unwrap(env.read(n), n, op_def, name, op, True) for n in names]
+                    continue
+                value = _unwrap(env.read(names[0]), names[0], op_def, name, op, optional) if names else None
+                arguments[key] = value
+            if op_def.share_lod is not None:
+                lod = _lod_of(env, op, op_def.share_lod)
+            store(env, kernel(ctx, **arguments), lod)
+        except FluidliteError as error:
+            raise _located(error, op, ctx.block) from None
+        except Exception as error:
+            raise OpRunError(f"{type(error).__name__}: {error}{where(op, ctx.block)}") from error
+
+    return step
+
+
+def _source(op: Operator, arg: registry.Argument) -> tuple[str, str, list[str], bool, bool]:
+    names = op.inputs.get(arg.name, [])
+    if not names and not arg.optional and not arg.many and not arg.name.endswith("@GRAD"):
+        raise ProgramError(f"op {op.type!r} needs input {arg.name!r} ({op.origin})")
+    return arg.name, kwarg(arg.name), names, arg.many, arg.optional or arg.name.endswith("@GRAD")
+
+
+def _unwrap(value: Any, name: str, op_def: OpDef, slot: str, op: Operator, optional: bool) -> Any:
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, LoDTensor):
+        return value if op_def.takes_lod else value.array
+    if value is None:
+        if optional or name == EMPTY:
+            return None
+        raise UninitializedError(
+            f"input {slot}={name!r} of op {op.type!r} was never written; run the startup program (after minimize), or feed it"
+        )
+    if isinstance(value, SelectedRows) and slot not in op_def.sparse:
+        raise ProgramError(f"input {slot}={name!r} of op {op.type!r} holds SelectedRows, which the op does not accept")
+    return value
+
+
+def _lod_of(env: Env, op: Operator, source: str) -> Lod:
+    for name in op.inputs.get(source, ()):
+        value = env.read(name)
+        if isinstance(value, LoDTensor) and value.lod:
+            return value.lod
+    return ()
+
+
+def _writer(op: Operator, op_def: OpDef) -> Callable[[Env, Any, Lod], None]:
+    targets = [(arg.name, arg.many, op.outputs.get(arg.name, [])) for arg in op_def.outputs]
+
+    def write(env: Env, result: Any, lod: Lod) -> None:
+        if not isinstance(result, dict):
+            if not targets or result is None:
+                return
+            result = {targets[0][0]: result}
+        for name, many, names in targets:
+            value = result.get(name)
+            if value is None or not names:
+                continue
+            for argument, item in zip(names, value if many else (value,), strict=True):
+                if argument != EMPTY and item is not None:
+                    if lod and isinstance(item, np.ndarray) and len(item) == lod[-1][-1]:
+                        item = LoDTensor(item, lod)
+                    env.write(argument, item)
+
+    return write
+
+
+def where(op: Operator, block: Block) -> str:
+    """What every error shows: op, block, arguments and the user's source line."""
+    inputs = ", ".join(f"{k}={v}" for k, v in op.inputs.items())
+    outputs = ", ".join(f"{k}={v}" for k, v in op.outputs.items())
+    return (
+        f"\n  in op {op.type}({inputs}) -> ({outputs})\n  of block {block.idx}, made at {op.origin or 'unknown place'}"
+    )
+
+
+def _located(error: FluidliteError, op: Operator, block: Block) -> FluidliteError:
+    if "\n  in op " not in str(error):
+        error.args = (f"{error}{where(op, block)}",)
+    return error
+
+
+def run_ops(ops: Sequence[Operator], program: Program, block: Block, env: Env) -> None:
+    """Run some ops of a block, uncompiled (tests and tools)."""
+    for op in ops:
+        op_def = registry.get(op.type)
+        assert op_def.kernel is not None
+        bind(KernelContext(program, block, op), op_def, op_def.kernel)(env)
