@@ -1,0 +1,1 @@
+"""The demo: Wide & Deep on census income data with every categorical feature in distributed tables."""

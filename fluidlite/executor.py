@@ -1,0 +1,93 @@
+"""The Executor that users make: runs default programs, takes Variables, and brings the ports to other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fluidlite import framework
+from fluidlite.errors import FluidliteError, ProgramError
+from fluidlite.framework import Program, Variable, VarOrName
+from fluidlite.ops.context import Ports
+from fluidlite.ports import ProcessPorts
+from fluidlite.runtime.executor import ExecutorCore
+from fluidlite.runtime.scope import Scope
+
+
+class CPUPlace:
+    """The only place there is; scripts name it."""
+
+    def __repr__(self) -> str:
+        return "CPUPlace()"
+
+
+class CUDAPlace:
+    """Refused: fluidlite computes on CPUs."""
+
+    def __init__(self, device: int = 0) -> None:
+        raise FluidliteError(f"CUDAPlace({device}): fluidlite computes on CPUs only; use fluid.CPUPlace()")
+
+
+def is_compiled_with_cuda() -> bool:
+    """False; scripts guard CUDAPlace with it."""
+    return False
+
+
+class Executor:
+    """Runs whichever program it is given: a trainer's, a startup program, or a pserver's (which then serves).
+
+    ``place`` is accepted for Fluid's sake. ``ports`` connects the process to others; by default gRPC, opened when a
+    program first needs it.
+    """
+
+    def __init__(self, place: object = None, *, ports: Ports | None = None) -> None:
+        self.place = place
+        self._core = ExecutorCore(ports if ports is not None else ProcessPorts())
+
+    def run(
+        self,
+        program: Program | None = None,
+        feed: Mapping[str, Any] | None = None,
+        fetch_list: VarOrName | Sequence[VarOrName] | None = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = False,
+        return_merged: bool = True,
+        use_prune: bool = False,
+    ) -> list[Any]:
+        """Run a program once (default: the default main program) and return the fetched values.
+
+        ``feed``: variable name -> array of the declared dtype and shape, or LoDTensor. ``fetch_list``: Variables or
+        names; a single one is taken as a list of one. ``return_numpy=False`` returns LoDTensors. Programs are
+        compiled once and recompiled when edited, whatever ``use_program_cache`` says; the other arguments are Fluid's
+        and change nothing.
+
+        Raises FeedError, FetchError, UninitializedError, OpRunError and what the ops raise.
+        """
+        program = program if program is not None else framework.default_main_program()
+        if not isinstance(program, Program):
+            raise ProgramError(f"Executor.run needs a Program, not {type(program).__name__}")
+        if feed is not None and not isinstance(feed, Mapping):
+            raise ProgramError(f"feed must be a dict of variable name -> value, not {type(feed).__name__}")
+        return self._core.run(program.desc, feed, fetch_names(fetch_list), scope, return_numpy)
+
+    def close(self) -> None:
+        """Tell the servers that this trainer is done. Idempotent; the executor cannot run afterwards."""
+        self._core.close()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def fetch_names(fetch_list: VarOrName | Sequence[VarOrName] | None) -> list[str]:
+    """Names of what to fetch, from Variables, names or one of them."""
+    if fetch_list is None:
+        return []
+    if isinstance(fetch_list, (Variable, str)):
+        fetch_list = [fetch_list]
+    return [framework.name_of(item) for item in fetch_list]

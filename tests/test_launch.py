@@ -1,0 +1,116 @@
+"""The launcher with small scripts in place of training: roles, logs, failures, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fluidlite import launch as launcher
+from fluidlite.errors import LaunchError
+
+PRINT_ROLE = """
+import os, sys
+role = os.environ["TRAINING_ROLE"]
+keys = ["PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "POD_IP", "PADDLE_PORT"]
+print(role, *[os.environ.get(k) for k in keys], *sys.argv[1:])
+"""
+
+
+def write(tmp_path: Path, text: str) -> str:
+    script = tmp_path / "script.py"
+    script.write_text(text, encoding="utf-8")
+    return str(script)
+
+
+def cli(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fluidlite.launch", "--log-dir", str(tmp_path / "logs"), *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_roles_ports_and_arguments(tmp_path: Path) -> None:
+    script = write(tmp_path, PRINT_ROLE)
+    done = cli(tmp_path, "--pservers", "2", "--trainers", "3", script, "--epochs", "4")
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("["))
+    assert [line.split("]")[0][1:] for line in lines] == [
+        "pserver 0", "pserver 1", "trainer 0", "trainer 1", "trainer 2",
+    ]  # fmt: skip
+    endpoints = lines[0].split()[3]
+    hosts_ports = [endpoint.split(":") for endpoint in endpoints.split(",")]
+    assert len({port for _, port in hosts_ports}) == 2
+    assert lines[1].split()[2:] == ["PSERVER", endpoints, "3", "None", "127.0.0.1", hosts_ports[1][1], "--epochs", "4"]
+    assert lines[4].split()[2:] == ["TRAINER", endpoints, "3", "2", "None", "None", "--epochs", "4"]
+    assert sorted(p.name for p in (tmp_path / "logs").iterdir()) == [
+        "serverlog.0", "serverlog.1", "workerlog.0", "workerlog.1", "workerlog.2",
+    ]  # fmt: skip
+
+
+def test_first_failure_ends_the_job_and_is_shown(tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import os, time\n"
+        "if os.environ.get('PADDLE_TRAINER_ID') == '1':\n"
+        "    raise SystemExit('no such feature: hour')\n"
+        "time.sleep(100)\n",
+    )
+    done = cli(tmp_path, "--pservers", "1", "--trainers", "2", script)
+    assert done.returncode == 1
+    assert "trainer 1 ended with exit code 1" in done.stderr
+    assert "no such feature: hour" in done.stderr
+
+
+def test_a_killed_process_is_named_with_its_signal(tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import os, signal, time\n"
+        "if os.environ['TRAINING_ROLE'] == 'PSERVER':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(100)\n",
+    )
+    job = launcher.Job([sys.executable, script], 1, 1, tmp_path / "logs", dict(os.environ))
+    with pytest.raises(LaunchError, match="pserver 0 was ended by SIGKILL"):
+        launcher.run_job(job, lambda worker, line: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    script = write(tmp_path, "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(100)\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "fluidlite.launch", "--log-dir", str(tmp_path / "logs"), script],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout is not None
+        pids = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
+        job.send_signal(number)
+        assert job.wait(timeout=30) == 130
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_servers_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "SERVER_GRACE", 0.5)
+    script = write(
+        tmp_path, "import os, time\nif os.environ['TRAINING_ROLE'] == 'PSERVER':\n    time.sleep(100)\n"
+    )
+    job = launcher.Job([sys.executable, script], 1, 1, tmp_path / "logs", dict(os.environ))
+    launcher.run_job(job, lambda worker, line: None)
+
+
+def test_counts_and_missing_script_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one pserver"):
+        launcher.launch(["x.py"], pservers=0)
+    done = cli(tmp_path, "--pservers", "1", str(tmp_path / "absent.py"))
+    assert done.returncode == 2
+    assert "no such file" in done.stderr.replace("\n", " ")
