@@ -44,6 +44,8 @@ DTYPE_NUMBERS: Final[dict[str, int]] = {
     "complex64": 23,
     "complex128": 24,
 }
+#: dtype of variables in files of later versions whose number has no name here; any use of it is a DtypeError
+UNKNOWN_DTYPE: Final = "unknown"
 DTYPE_NAMES: Final[dict[int, str]] = {number: name for name, number in DTYPE_NUMBERS.items()}
 
 

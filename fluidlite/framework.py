@@ -332,18 +332,19 @@ class Block:
         stop_gradient: bool = False,
     ) -> Operator:
         """Append an op: arguments are Variables or names, checked against the op's record; infers output shapes."""
-        return self._insert_op(len(self.desc.ops), type, inputs, outputs, attrs, stop_gradient)
+        return self.insert_op(len(self.desc.ops), type, inputs, outputs, attrs, stop_gradient)
 
-    def _prepend_op(
+    def prepend_op(
         self,
         type: str,
         inputs: Arguments | None = None,
         outputs: Arguments | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
-        return self._insert_op(0, type, inputs, outputs, attrs)
+        """Like `append_op`, before all other ops of the block."""
+        return self.insert_op(0, type, inputs, outputs, attrs)
 
-    def _insert_op(
+    def insert_op(
         self,
         index: int,
         type: str,
@@ -352,6 +353,7 @@ class Block:
         attrs: Mapping[str, Any] | None = None,
         stop_gradient: bool = False,
     ) -> Operator:
+        """Like `append_op`, before the op at position ``index``."""
         op_def = registry.get(type)
         op = ir.Operator(
             type=type,
@@ -373,8 +375,14 @@ class Block:
                 self._var_recursive(name).stop_gradient = True
         return Operator(self, op)
 
-    def _remove_op(self, index: int) -> None:
+    def remove_op(self, index: int) -> None:
+        """Remove the op at position ``index``."""
         edit.remove_ops(self.program.desc, self.desc, [self.desc.ops[index]])
+
+    # the names that scripts for Fluid 1.x use
+    _prepend_op = prepend_op
+    _insert_op = insert_op
+    _remove_op = remove_op
 
     def __str__(self) -> str:
         return text.show_block(self.desc)
@@ -419,13 +427,19 @@ class Program:
     def current_block(self) -> Block:
         return self.block(self._current)
 
-    def _create_block(self, parent_idx: int | None = None) -> Block:
+    def create_block(self, parent_idx: int | None = None) -> Block:
+        """Open a sub-block of the current block (or of ``parent_idx``); ops go there until `rollback`."""
         parent = self._current if parent_idx is None else parent_idx
         self._current = edit.add_block(self.desc, parent).idx
         return self.current_block()
 
-    def _rollback(self) -> None:
+    def rollback(self) -> None:
+        """Go back to the parent of the current block."""
         self._current = self.current_block().parent_idx
+
+    # the names that scripts for Fluid 1.x use
+    _create_block = create_block
+    _rollback = rollback
 
     def list_vars(self) -> Iterator[Variable]:
         """Every variable of every block."""

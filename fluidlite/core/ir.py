@@ -90,22 +90,23 @@ class Parameter(Variable):
     learning_rate: float = 1.0
     is_distributed: bool = False
     do_model_average: bool = True
-    regularizer: Any = None
-    gradient_clip: Any = None
+    regularizer: Any = field(default=None, compare=False)
+    gradient_clip: Any = field(default=None, compare=False)
 
 
 @dataclass
 class Operator:
     """An op: argument lists by input and output name, and attributes.
 
-    ``origin`` says where it comes from: the user's ``file:line``, or the pass that made it. Every error shows it.
+    ``origin`` says where it comes from: the user's ``file:line``, or the pass that made it. Every error shows it; it is
+    no part of the program's content: neither compared nor written to files.
     """
 
     type: str
     inputs: dict[str, list[str]] = field(default_factory=dict)
     outputs: dict[str, list[str]] = field(default_factory=dict)
     attrs: dict[str, Attr] = field(default_factory=dict)
-    origin: str = ""
+    origin: str = field(default="", compare=False)
     is_target: bool = False
     unknown: bytes = b""
 

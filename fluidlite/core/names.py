@@ -10,6 +10,7 @@ STEP_COUNTER: Final = "@STEP_COUNTER@"
 #: what the pserver's `scale` multiplies a round's sum with: 1 / contributions
 CONTRIBUTION_SCALE: Final = "@CONTRIBUTION_SCALE@"
 _RENAME: Final = "@RENAME@block"
+_AGAIN: Final = "grad/"
 _TRAINER: Final = ".trainer_"
 _BLOCK: Final = ".block"
 
@@ -33,8 +34,28 @@ def is_grad(name: str) -> bool:
 
 
 def forward_of(name: str) -> str:
-    """``x@GRAD``, ``x@GRAD@RENAME@block0@1``, ``x@GRAD_0`` -> ``x``; any other name is returned as it is."""
-    return name.split(GRAD, 1)[0]
+    """``x@GRAD``, ``x@GRAD@RENAME@block0@1``, ``x@GRAD_0``, ``grad/grad/x@GRAD`` -> ``x``; any other name is returned
+    as it is."""
+    return _strip_again(name).split(GRAD, 1)[0] if is_grad(name) else name
+
+
+def grad_again(name: str, call: int) -> str:
+    """The gradient of ``name`` made by the ``call``-th backward pass over a program (Fluid 1.8's form).
+
+    >>> grad_again("x", 2)
+    'grad/grad/x@GRAD'
+    """
+    return _AGAIN * call + grad(name)
+
+
+def grad_call(name: str) -> int:
+    """Which backward pass made a gradient: 1 for ``x@GRAD``, 2 for ``grad/grad/x@GRAD``."""
+    return max(1, (len(name) - len(_strip_again(name))) // len(_AGAIN))
+
+
+def shape_of(name: str) -> str:
+    """The variable that holds the run-time shape of ``name``."""
+    return f"{name}_shape"
 
 
 def piece(gradient: str, block: int, index: int) -> str:
@@ -88,3 +109,9 @@ def _cut_number(name: str, mark: str) -> tuple[str, int | None]:
     if found and tail.isascii() and tail.isdigit():
         return head, int(tail)
     return name, None
+
+
+def _strip_again(name: str) -> str:
+    while name.startswith(_AGAIN):
+        name = name.removeprefix(_AGAIN)
+    return name

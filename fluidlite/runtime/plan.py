@@ -60,14 +60,18 @@ class Plan:
             self._steps(b.idx)
 
     def run(self, scope: Scope, feeds: dict[str, Any]) -> Env:
-        """Execute block 0 (or the block compiled for) and return the values."""
+        """Execute block 0 (or the block compiled for) and return the values.
+
+        Overflow and division by zero follow IEEE 754 silently (inf, NaN), as in Fluid.
+        """
         env = Env(scope, self.persistable)
         env.local.update(feeds)
         state = self.run_state
         state.run, state.scope, state.env = next(self._runs), scope, env
         try:
-            for step in self._steps(self._block):
-                step(env)
+            with np.errstate(all="ignore"):
+                for step in self._steps(self._block):
+                    step(env)
         finally:
             state.scope = state.env = None
         return env

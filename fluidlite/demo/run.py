@@ -1,0 +1,69 @@
+"""``fluidlite demo``: runs wide_deep.py as a job and shows its progress."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fluidlite.launch import Job, Worker, make_env, run_job
+
+SCRIPT: Final = Path(__file__).with_name("wide_deep.py")
+_STEP: Final = re.compile(r"step (\d+)/(\d+) loss (\S+) examples/s (\d+)")
+_NEXT: Final = """\
+What to look at next
+  {out}/model/__model__        the saved program: fluidlite show {out}/model/__model__
+  {out}/train.program          what training ran: fluidlite transpile {out}/train.program --after split_dense_gradients
+  {out}/persistables           every parameter and table, one file each, in Fluid's format
+  fluidlite/demo/wide_deep.py  the whole script; run it alone, or: fluidlite launch --pservers 2 --trainers 2 ...
+  docs/one_id.md               the way of one id from the feed to a row on a server and back"""
+
+
+class Board:
+    """Turns lines of the job's output into a progress bar and a closing report."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self._console = console
+        self._progress = progress
+        self._task = progress.add_task("training", total=None, loss="-", rate="-")
+        self._rates: dict[int, int] = {}
+
+    def show(self, worker: Worker, line: str) -> None:
+        """Take one line of one process."""
+        found = _STEP.fullmatch(line)
+        if found is None:
+            self._console.print(f"[{worker.name}] {line}", markup=False, highlight=False)
+            return
+        step, total, loss, rate = found.groups()
+        self._rates[worker.index] = int(rate)
+        if worker.index == 0:
+            rates = f"{sum(self._rates.values()):,}"
+            self._progress.update(self._task, completed=int(step), total=int(total), loss=loss, rate=rates)
+
+
+def columns() -> Sequence[TextColumn | BarColumn | MofNCompleteColumn | TimeElapsedColumn]:
+    """The progress bar's parts."""
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}  {task.fields[rate]} examples/s"),
+        TimeElapsedColumn(),
+    )
+
+
+def demo(out: Path, pservers: int = 2, trainers: int = 2, asynchronous: bool = False) -> None:
+    """Train as a job of processes on this machine; the model, the tables and the logs go to ``out``."""
+    console = Console()
+    mode = "async" if asynchronous else "sync"
+    console.print(f"Wide & Deep on census income data, {pservers} pservers x {trainers} trainers, {mode}, over gRPC")
+    command = [sys.executable, str(SCRIPT), "--save", str(out), *(["--async"] if asynchronous else [])]
+    job = Job(command, pservers, trainers, out / "logs", make_env(pservers, trainers, seed=0))
+    with Progress(*columns(), console=console) as progress:
+        run_job(job, Board(console, progress).show)
+    console.print(_NEXT.format(out=out), highlight=False, soft_wrap=True)

@@ -1,0 +1,313 @@
+"""SparseTable: rows by id, made on first touch; TableColumn: an accumulator that lives in the table's rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from fluidlite.dtypes import Array, numpy_dtype
+from fluidlite.errors import TableError
+from fluidlite.values.initial import RowInit, RowStream, first_values
+from fluidlite.values.row_index import ABSENT, RowIndex
+from fluidlite.values.row_kernels import put_rows, take_rows
+from fluidlite.values.selected_rows import SelectedRows, merge_rows
+
+#: ``step(value, gradient, *accumulators)`` changes value and accumulators, each (n, width), in place
+RowStep = Callable[..., None]
+
+_MIN_ROWS: Final = 16
+#: rows updated at a time: their records stay in the cache
+_BLOCK: Final = 2048
+
+
+class SparseTable:
+    """Rows of ``width`` floats by id, auto-grown: a row is made by ``init`` when its id is first used.
+
+    An id is any int64. A row and its accumulators form one record, records lie in one array in the order in which ids
+    came, and `RowIndex` finds them. ``height`` is only what the program declared: it goes into exported SelectedRows,
+    nothing is ever allocated by it and ids may exceed it. Every method may be called from any thread.
+
+    Raises TableError for ``width`` < 1, a dtype other than float32 and float64, and an ``init`` that does not fit.
+    """
+
+    def __init__(self, name: str, width: int, dtype: object, init: RowInit, seed: int = 0, height: int = 0) -> None:
+        self.name = name
+        self.width = _checked_width(name, width)
+        self.dtype = _checked_dtype(name, dtype)
+        self.height = height
+        self.init = init
+        self.seed = seed
+        self._lock = threading.RLock()
+        self._index = RowIndex()
+        self._stream = RowStream(seed, name, width)
+        self._columns: list[TableColumn] = []
+        self._records: Array = np.empty((0, width), self.dtype)
+        first_values(init, self._stream, np.empty(0, np.int64), self.dtype)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._index)
+
+    def __repr__(self) -> str:
+        return f"SparseTable({self.name!r}, width={self.width}, dtype={self.dtype}, rows={len(self)})"
+
+    @property
+    def ids(self) -> Array:
+        """A copy of the ids, (len,) int64, in the order in which their rows were made."""
+        with self._lock:
+            return self._index.ids.copy()
+
+    @property
+    def columns(self) -> tuple[TableColumn, ...]:
+        """The accumulators, in the order in which they were attached."""
+        return tuple(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for records and index. The part of the records beyond the last row is never touched."""
+        return self._records.nbytes + self._index.nbytes
+
+    def lookup(self, ids: Array, read_only: bool = False) -> Array:
+        """Copies of rows, (n, width); ``ids`` of any shape with n elements.
+
+        Missing rows are made, or with ``read_only`` answered by the default, zeros, without making anything.
+        """
+        wanted = self._as_ids(ids)
+        with self._lock:
+            positions = self.positions(wanted, create=not read_only)
+            known = positions != ABSENT
+            if known.all():
+                return self._take(positions, 0, self.width)
+            out = np.zeros((len(wanted), self.width), self.dtype)
+            out[known] = self._take(positions[known], 0, self.width)
+            return out
+
+    def positions(self, ids: Array, create: bool) -> Array:
+        """Position of each row, (n,) int64; missing rows are made (``create``) or answered by -1.
+
+        Positions are 0, 1, 2, ... in the order in which rows are made and stay valid for the life of the table.
+        """
+        wanted = self._as_ids(ids)
+        with self._lock:
+            positions = self._index.find(wanted)
+            missing = positions == ABSENT
+            if create and missing.any():
+                positions[missing] = self._make(wanted[missing])
+            return positions
+
+    def read(self, positions: Array, column: TableColumn | None = None) -> Array:
+        """Copies of the values, or of one accumulator, of the rows at ``positions`` (n,): (n, width)."""
+        with self._lock:
+            start, width = self._span(column)
+            return self._take(self._checked_positions(positions), start, width)
+
+    def write(self, positions: Array, values: Array, column: TableColumn | None = None) -> None:
+        """Overwrite the values, or one accumulator, of the rows at ``positions`` (n,) with ``values`` (n, width)."""
+        with self._lock:
+            start, width = self._span(column)
+            self._check_values(values, len(positions), width, column.name if column else self.name)
+            self._records[self._checked_positions(positions), start : start + width] = values
+
+    def update(self, gradient: SelectedRows, columns: Sequence[TableColumn], step: RowStep) -> None:
+        """One optimizer step on the rows of ``gradient``: read, ``step``, write, in one critical section.
+
+        Duplicate ids are summed first; missing rows are made; ``columns`` are attached when they are new. ``step`` is
+        called for blocks of rows.
+        """
+        with self._lock:
+            for column in columns:
+                self.attach(column)
+            if not len(gradient.rows):
+                return
+            self._check_values(gradient.value, len(gradient.rows), self.width, f"the gradient of {self.name}")
+            merged = merge_rows(SelectedRows(self._as_ids(gradient.rows), gradient.value, gradient.height))
+            positions = self.positions(merged.rows, create=True)
+            spans = [self._span(None), *(self._span(column) for column in columns)]
+            for first in range(0, len(positions), _BLOCK):
+                block = positions[first : first + _BLOCK]
+                records = take_rows(self._records, block)
+                value, *state = [records[:, start : start + width] for start, width in spans]
+                step(value, merged.value[first : first + _BLOCK], *state)
+                put_rows(self._records, block, records)
+
+    def attach(self, column: TableColumn) -> None:
+        """Give every record room for an accumulator; rows that exist get its fill. Attaching again does nothing.
+
+        A new column of a known name stands for the accumulator initialised anew, and replaces it.
+        """
+        with self._lock:
+            if column.table is self:
+                return
+            if column.table is not None:
+                raise TableError(
+                    f"accumulator {column.name!r} belongs to table {column.table.name!r}, not to {self.name!r}"
+                )
+            if column.dtype != self.dtype:
+                raise TableError(
+                    f"accumulator {column.name!r} is {column.dtype}, its table {self.name!r} is {self.dtype}"
+                )
+            self._place(column)
+            column.bind(self)
+
+    def export(self) -> SelectedRows:
+        """Every id and row, in the order in which rows were made; copies."""
+        return self.export_column(None)
+
+    def export_column(self, column: TableColumn | None) -> SelectedRows:
+        """Every id with its value, or with one accumulator."""
+        with self._lock:
+            start, width = self._span(column)
+            values = self._records[: len(self._index), start : start + width].copy()
+            return SelectedRows(self._index.ids.copy(), values, self.height)
+
+    def load(self, rows: SelectedRows) -> None:
+        """Overwrite the rows of ``rows`` (made when missing); others stay. Of an id given twice the later row counts."""
+        self.load_column(rows, None)
+
+    def load_column(self, rows: SelectedRows, column: TableColumn | None) -> None:
+        """Overwrite values, or one accumulator, of the rows of ``rows``; missing rows are made."""
+        with self._lock:
+            _, width = self._span(column)
+            self._check_values(rows.value, len(rows.rows), width, column.name if column else self.name)
+            self.write(self.positions(rows.rows, create=True), rows.value, column)
+
+    def _make(self, wanted: Array) -> Array:
+        """Rows for absent ids (duplicates allowed); the position of each."""
+        unique, first, inverse = np.unique(wanted, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        ids = unique[order]
+        values = first_values(self.init, self._stream, ids, self.dtype)
+        start = len(self._index)
+        self._reserve(start + len(ids))
+        self._records[start : start + len(ids), : self.width] = values
+        for column in self._columns:
+            at, width = self._span(column)
+            self._records[start : start + len(ids), at : at + width] = column.fill
+        positions = np.empty(len(ids), np.int64)
+        positions[order] = self._index.add(ids)
+        return positions[inverse]
+
+    def _reserve(self, rows: int) -> None:
+        """Room for ``rows`` records. Half as much again is allocated, which costs address space until it is used."""
+        if rows > len(self._records):
+            self._move(max(rows, len(self._records) * 3 // 2, _MIN_ROWS), self._records.shape[1])
+
+    def _move(self, rows: int, record_width: int) -> None:
+        """Lay the records out anew; the columns known so far keep their place in the record."""
+        records = np.empty((rows, record_width), self.dtype)
+        used, old = len(self._index), self._records
+        records[:used, : old.shape[1]] = old[:used]
+        self._records = records
+
+    def _place(self, column: TableColumn) -> None:
+        """A place in the record, that of its predecessor of the same name or a new one, filled."""
+        old = next((known for known in self._columns if known.name == column.name), None)
+        if old is None:
+            column.start = self._records.shape[1]
+            self._move(len(self._records), column.start + column.width)
+            self._columns.append(column)
+        elif old.width != column.width:
+            raise TableError(
+                f"accumulator {column.name!r} of table {self.name!r} has width {old.width}, not {column.width}"
+            )
+        else:
+            column.start = old.start
+            old.bind(None)
+            self._columns[self._columns.index(old)] = column
+        self._records[: len(self._index), column.start : column.start + column.width] = column.fill
+
+    def _span(self, column: TableColumn | None) -> tuple[int, int]:
+        """(first element of a record, width) of the value, or of an accumulator."""
+        if column is None:
+            return 0, self.width
+        if column.table is not self:
+            raise TableError(f"accumulator {column.name!r} is not attached to table {self.name!r}")
+        return column.start, column.width
+
+    def _take(self, positions: Array, start: int, width: int) -> Array:
+        """Part of the records at ``positions``. Where the record is a whole number of such parts, the array is also a
+        matrix of parts, and only these are read."""
+        record_width = self._records.shape[1]
+        if record_width % width or start % width:
+            return take_rows(self._records, positions)[:, start : start + width].copy()
+        parts = self._records.reshape(-1, width)
+        return take_rows(parts, positions * (record_width // width) + start // width)
+
+    def _as_ids(self, ids: Array) -> Array:
+        """Ids as contiguous (n,) int64; uint64 ones by their bits."""
+        flat = np.asarray(ids).reshape(-1)
+        if flat.dtype == np.uint64:
+            return np.ascontiguousarray(flat).view(np.int64)
+        if flat.dtype.kind not in "iu" and flat.size:
+            raise TableError(f"ids of table {self.name!r} are {flat.dtype}, not integers")
+        return np.ascontiguousarray(flat, np.int64)
+
+    def _checked_positions(self, positions: Array) -> Array:
+        if len(positions) and (positions.min() < 0 or positions.max() >= len(self._index)):
+            raise TableError(f"position outside the {len(self._index)} rows of table {self.name!r}")
+        return positions
+
+    def _check_values(self, values: Array, rows: int, width: int, what: str) -> None:
+        if values.shape != (rows, width) or values.dtype != self.dtype:
+            raise TableError(
+                f"{what!r} needs values of shape [{rows}, {width}] and dtype {self.dtype}, got {list(values.shape)} {values.dtype}"
+            )
+
+
+class TableColumn:
+    """An accumulator of a table: ``width`` floats in each record, ``fill`` in a new row.
+
+    It knows its table once an optimizer op (or a load on the server) attached it. Rows loaded before are kept and
+    applied then.
+    """
+
+    def __init__(self, name: str, width: int, fill: float, dtype: object) -> None:
+        self.name = name
+        self.width = _checked_width(name, width)
+        self.dtype = _checked_dtype(name, dtype)
+        self.fill = float(fill)
+        #: first element in the record; set by the table
+        self.start = 0
+        self.table: SparseTable | None = None
+        self._waiting: list[SelectedRows] = []
+
+    def __repr__(self) -> str:
+        table = self.table.name if self.table is not None else None
+        return f"TableColumn({self.name!r}, width={self.width}, fill={self.fill}, table={table!r})"
+
+    def bind(self, table: SparseTable | None) -> None:
+        """Called by the table: this column is (no longer) part of its records."""
+        self.table = table
+        if table is not None:
+            for rows in self._waiting:
+                table.load_column(rows, self)
+            self._waiting.clear()
+
+    def export(self) -> SelectedRows:
+        """Every id of the table with its accumulator; no rows before the column is attached."""
+        if self.table is None:
+            return SelectedRows(np.empty(0, np.int64), np.empty((0, self.width), self.dtype), 0)
+        return self.table.export_column(self)
+
+    def load(self, rows: SelectedRows) -> None:
+        """Overwrite the accumulator of the rows of ``rows``, which are made when missing."""
+        if self.table is None:
+            self._waiting.append(rows)
+        else:
+            self.table.load_column(rows, self)
+
+
+def _checked_width(name: str, width: int) -> int:
+    if width < 1:
+        raise TableError(f"{name!r} has width {width}; a table needs at least one column")
+    return width
+
+
+def _checked_dtype(name: str, dtype: object) -> np.dtype[Any]:
+    found = numpy_dtype(dtype)
+    if found not in (np.float32, np.float64):
+        raise TableError(f"{name!r} is {found}; tables hold float32 or float64")
+    return found
