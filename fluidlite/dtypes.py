@@ -10,7 +10,7 @@ import numpy as np
 from fluidlite.errors import DtypeError
 
 #: Any numpy array; dtypes and shapes are checked where values enter a program, not by the type checker.
-Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class VarKind(enum.IntEnum):
@@ -45,7 +45,7 @@ DTYPE_NUMBERS: Final[dict[str, int]] = {
     "complex128": 24,
 }
 #: dtype of variables in files of later versions whose number has no name here; any use of it is a DtypeError
-UNKNOWN_DTYPE: Final = "unknown"
+UNKNOWN_DTYPE: Final = "unknown_dtype"
 DTYPE_NAMES: Final[dict[int, str]] = {number: name for name, number in DTYPE_NUMBERS.items()}
 
 

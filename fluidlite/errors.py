@@ -94,8 +94,16 @@ class StaleError(RemoteError):
     """The server refused a step from an older incarnation or from too old a version of the parameters."""
 
 
+class LeaseLostError(StaleError):
+    """The server does not know the trainer (any more): it never registered there, or its lease ran out."""
+
+
 class PeerLostError(RemoteError, ConnectionError):
     """A peer cannot be reached, or died; retries within the deadline did not help."""
+
+
+class UnreachableError(PeerLostError):
+    """One attempt got no answer: the request may or may not have arrived. Retried before a user sees it."""
 
 
 class ServerFailedError(RemoteError):

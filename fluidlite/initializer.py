@@ -28,7 +28,7 @@ class Initializer:
     #: whether the op goes to the front of the block
     prepends: ClassVar[bool] = True
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         """The type of the op for this variable and its attributes, without shape and dtype."""
         raise NotImplementedError
 
@@ -54,7 +54,7 @@ class Constant(Initializer):
         self.value = float(value)
         self.force_cpu = force_cpu
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, _var: Variable, /) -> tuple[str, dict[str, Any]]:
         return "fill_constant", {"value": self.value, "force_cpu": self.force_cpu}
 
 
@@ -92,7 +92,7 @@ class Uniform(SeededInitializer):
         self.high = high
         self.diag = {"diag_num": diag_num, "diag_step": diag_step, "diag_val": diag_val}
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         return "uniform_random", {"min": self.low, "max": self.high, "seed": self.seed_for(var), **self.diag}
 
 
@@ -104,14 +104,14 @@ class Normal(SeededInitializer):
         self.loc = loc
         self.scale = scale
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         return "gaussian_random", {"mean": self.loc, "std": self.scale, "seed": self.seed_for(var)}
 
 
 class TruncatedNormal(Normal):
     """Normal with mean ``loc`` and standard deviation ``scale``, cut at two standard deviations."""
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         return "truncated_gaussian_random", super().op(var)[1]
 
 
@@ -122,11 +122,11 @@ class FanInitializer(SeededInitializer):
         super().__init__(seed)
         self.uniform = uniform
 
-    def variance(self, fan_in: float, fan_out: float) -> float:
+    def variance(self, fan_in: float, fan_out: float, /) -> float:
         """The variance of the initial values."""
         raise NotImplementedError
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         variance = self.variance(*fans(var.shape))
         if self.uniform:
             limit = math.sqrt(3.0 * variance)
@@ -147,7 +147,7 @@ class Xavier(FanInitializer):
         self.fan_in = fan_in
         self.fan_out = fan_out
 
-    def variance(self, fan_in: float, fan_out: float) -> float:
+    def variance(self, fan_in: float, fan_out: float, /) -> float:
         fan_in = fan_in if self.fan_in is None else self.fan_in
         fan_out = fan_out if self.fan_out is None else self.fan_out
         return 2.0 / (fan_in + fan_out)
@@ -163,7 +163,7 @@ class MSRA(FanInitializer):
         super().__init__(uniform, seed)
         self.fan_in = fan_in
 
-    def variance(self, fan_in: float, fan_out: float) -> float:
+    def variance(self, fan_in: float, _fan_out: float, /) -> float:
         return 2.0 / (fan_in if self.fan_in is None else self.fan_in)
 
 
@@ -173,7 +173,7 @@ class Bilinear(Initializer):
     fits_tables = False
     prepends = False
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         shape = var.shape
         if len(shape) != 4 or shape[2] != shape[3]:
             raise ShapeError(f"Bilinear needs a parameter [C, 1, K, K], but {var.name!r} is {list(shape)}")
@@ -195,7 +195,7 @@ class NumpyArrayInitializer(Initializer):
             raise ProgramError(f"NumpyArrayInitializer needs a numpy array, not {type(value).__name__}")
         self.value = value
 
-    def op(self, var: Variable) -> tuple[str, dict[str, Any]]:
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
         if self.value.shape != var.shape:
             raise ShapeError(
                 f"the initial value of {var.name!r} is {list(self.value.shape)} but the parameter is {list(var.shape)}"

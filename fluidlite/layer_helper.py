@@ -186,8 +186,7 @@ class LayerHelper:
         return self.block.create_var(**declaration)
 
     def create_global_variable(self, persistable: bool = False, **declaration: Any) -> Variable:
-        """Declare a variable in block 0 that takes no gradient (arguments of `Block.create_var`)."""
-        declaration.setdefault("stop_gradient", True)
+        """Declare a variable in block 0 (arguments of `Block.create_var`)."""
         return self.main_program.global_block().create_var(persistable=persistable, **declaration)
 
     def set_variable_initializer(self, var: Variable, initializer: Initializer) -> Variable:

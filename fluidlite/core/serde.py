@@ -1,8 +1,290 @@
-from typing import Any
+"""Programs as ``ProgramDesc`` bytes: reads files of Fluid 1.0 and later, writes the form of 1.8.
+
+Bytes keep less than a `Program` in memory does, as in Fluid: parameters come back as plain persistable variables, and
+the random seed, ``stop_gradient``, ``is_data`` (but for variables with ``need_check_feed``) and origins are not
+written. They keep more than this version understands: whatever a message holds besides the fields read here stays in
+the ``unknown`` bytes of its program, block, op or variable, and is merged back when written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from fluidlite.core.ir import Attr, AttrType, Block, Operator, Program, Variable
+from fluidlite.dtypes import DTYPE_NAMES, UNKNOWN_DTYPE, VarKind, dtype_number
+from fluidlite.errors import CorruptFileError, ProgramError
+from fluidlite.proto_gen import framework_pb2 as pb
+
+#: attribute type -> the field of ``OpDesc.Attr`` that holds its value
+_VALUE_FIELDS: Final[dict[AttrType, str]] = {
+    AttrType.INT: "i",
+    AttrType.FLOAT: "f",
+    AttrType.STRING: "s",
+    AttrType.INTS: "ints",
+    AttrType.FLOATS: "floats",
+    AttrType.STRINGS: "strings",
+    AttrType.BOOLEAN: "b",
+    AttrType.BOOLEANS: "bools",
+    AttrType.BLOCK: "block_idx",
+    AttrType.LONG: "l",
+    AttrType.BLOCKS: "blocks_idx",
+    AttrType.LONGS: "longs",
+}
+_LISTS: Final = frozenset({"ints", "floats", "strings", "bools", "blocks_idx", "longs"})
+#: kind of variable -> the field of ``VarType`` that describes its tensor
+_TENSOR_FIELDS: Final[dict[VarKind, str]] = {
+    VarKind.LOD_TENSOR: "lod_tensor",
+    VarKind.SELECTED_ROWS: "selected_rows",
+    VarKind.LOD_TENSOR_ARRAY: "tensor_array",
+}
+_KIND_NUMBERS: Final = frozenset(map(int, VarKind))
+#: required enum fields that look absent when their number is one of a later version
+_MAY_BE_UNKNOWN: Final = re.compile(r"(attrs\[\d+\]\.type|\.type\.type|data_type|element_type)$")
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-def to_bytes(p: Any) -> bytes:
-    return b""
+def to_bytes(program: Program) -> bytes:
+    """The ``ProgramDesc`` bytes, the same for equal programs: variables and ops in their order, attributes by name.
+
+    Raises ProgramError for a value that its field cannot hold.
+    """
+    desc = pb.ProgramDesc()
+    for block in program.blocks:
+        _write_block(desc.blocks.add(), block)
+    if program.version:
+        desc.version.version = program.version
+    _merge(desc, program.unknown, "the program")
+    return _serialized(desc)
 
 
-def from_bytes(p: bytes) -> Any: ...
+def from_bytes(data: bytes, source: str = "the program") -> Program:
+    """A program from ``ProgramDesc`` bytes.
+
+    The version is taken from field 4, else from field 2 (Fluid before 1.6), else 0. Raises CorruptFileError naming
+    ``source`` (a file) when the bytes are no program or its blocks do not form a tree.
+    """
+    desc = pb.ProgramDesc()
+    try:
+        desc.ParseFromString(data)
+        return _read_program(desc)
+    except (DecodeError, ValueError) as error:
+        raise CorruptFileError(f"{source} is not a program (ProgramDesc): {error}") from error
+
+
+def _write_block(desc: pb.BlockDesc, block: Block) -> None:
+    desc.idx, desc.parent_idx = block.idx, block.parent
+    if block.forward != -1:
+        desc.forward_block_idx = block.forward
+    for var in block.vars.values():
+        try:
+            _write_var(desc.vars.add(), var)
+        except (TypeError, ValueError) as error:
+            raise ProgramError(f"variable {var.name!r} of block {block.idx} cannot be written: {error}") from error
+    for op in block.ops:
+        try:
+            _write_op(desc.ops.add(), op)
+        except (TypeError, ValueError) as error:
+            raise ProgramError(
+                f"op {op.type!r} of block {block.idx} cannot be written: {error} ({op.origin})"
+            ) from error
+    _merge(desc, block.unknown, f"block {block.idx}")
+
+
+def _write_var(desc: pb.VarDesc, var: Variable) -> None:
+    desc.name = var.name
+    desc.persistable = var.persistable
+    if var.need_check_feed:
+        desc.need_check_feed = True
+    desc.type.type = int(var.kind)  # type: ignore[assignment]
+    field = _TENSOR_FIELDS.get(var.kind)
+    if field is not None:
+        holder = getattr(desc.type, field)
+        tensor = holder
+        if var.kind is not VarKind.SELECTED_ROWS:
+            holder.lod_level = var.lod_level
+            tensor = holder.tensor
+        _write_tensor(tensor, var)
+    _merge(desc, var.unknown, f"variable {var.name!r}")
+
+
+def _write_tensor(desc: pb.VarType.TensorDesc, var: Variable) -> None:
+    desc.dims.extend(var.shape or ())
+    if var.dtype != UNKNOWN_DTYPE:  # its number is among the unknown bytes
+        desc.data_type = dtype_number(var.dtype)  # type: ignore[assignment]
+
+
+def _write_op(desc: pb.OpDesc, op: Operator) -> None:
+    desc.type = op.type
+    for messages, arguments in ((desc.inputs, op.inputs), (desc.outputs, op.outputs)):
+        for name, names in arguments.items():
+            messages.add(parameter=name, arguments=names)
+    for name in sorted(op.attrs):
+        try:
+            _write_attr(desc.attrs.add(name=name), op.attrs[name])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"attribute {name!r}: {error}") from error
+    if op.is_target:
+        desc.is_target = True
+    _merge(desc, op.unknown, f"op {op.type!r}")
+
+
+def _write_attr(desc: pb.OpDesc.Attr, attr: Attr) -> None:
+    desc.type = int(attr.type)  # type: ignore[assignment]
+    field = _VALUE_FIELDS[attr.type]
+    if field in _LISTS:
+        getattr(desc, field).extend(attr.value)
+    else:
+        setattr(desc, field, attr.value)
+
+
+def _merge(desc: Message, unknown: bytes, what: str) -> None:
+    if not unknown:
+        return
+    try:
+        desc.MergeFromString(unknown)
+    except DecodeError as error:
+        raise ProgramError(f"the unknown bytes of {what} are no message: {error}") from error
+
+
+def _read_program(desc: pb.ProgramDesc) -> Program:
+    find_missing = desc.FindInitializationErrors  # type: ignore[attr-defined]  # not in the stubs
+    missing = [path for path in find_missing() if not _MAY_BE_UNKNOWN.search(path)]
+    if missing:
+        raise ValueError(f"required fields are missing: {', '.join(missing[:5])}")
+    if not desc.blocks:
+        raise ValueError("it has no blocks")
+    version = desc.version if desc.HasField("version") else desc.version_before_1_6
+    return Program(
+        blocks=[_read_block(block, position) for position, block in enumerate(desc.blocks)],
+        version=version.version,
+        unknown=_rest(desc, "blocks", "version", "version_before_1_6"),
+    )
+
+
+def _read_block(desc: pb.BlockDesc, position: int) -> Block:
+    if desc.idx != position:
+        raise ValueError(f"block {position} calls itself {desc.idx}")
+    if not -1 <= desc.parent_idx < max(position, 0) or (position > 0 and desc.parent_idx < 0):
+        raise ValueError(f"block {position} cannot have parent {desc.parent_idx}")
+    block = Block(
+        idx=position,
+        parent=desc.parent_idx,
+        forward=desc.forward_block_idx,
+        ops=[_read_op(op) for op in desc.ops],
+    )
+    for var_desc in desc.vars:
+        var = _read_var(var_desc)
+        if var.name in block.vars:
+            raise ValueError(f"block {position} declares variable {var.name!r} twice")
+        block.vars[var.name] = var
+    block.unknown = _rest(desc, "idx", "parent_idx", "vars", "ops", "forward_block_idx")
+    return block
+
+
+def _read_var(desc: pb.VarDesc) -> Variable:
+    var = Variable(
+        name=_text(desc.name),
+        kind=VarKind.RAW,
+        persistable=desc.persistable,
+        is_data=desc.need_check_feed,
+        need_check_feed=desc.need_check_feed,
+    )
+    number = int(desc.type.type)
+    if desc.type.HasField("type") and number in _KIND_NUMBERS:
+        var.kind = VarKind(number)
+        desc.type.ClearField("type")
+    field = _TENSOR_FIELDS.get(var.kind)
+    if field is not None and desc.type.HasField(field):
+        _read_holder(getattr(desc.type, field), var)
+        _drop_if_empty(desc.type, field)
+    _drop_if_empty(desc, "type")
+    var.unknown = _rest(desc, "name", "persistable", "need_check_feed")
+    return var
+
+
+def _read_holder(holder: Any, var: Variable) -> None:
+    """Take dtype, shape and LoD level out of the message that describes a variable's tensor."""
+    tensor = holder
+    if var.kind is not VarKind.SELECTED_ROWS:
+        var.lod_level = holder.lod_level
+        holder.ClearField("lod_level")
+        tensor = holder.tensor
+    var.dtype = UNKNOWN_DTYPE
+    if tensor.HasField("data_type") and tensor.data_type in DTYPE_NAMES:
+        var.dtype = DTYPE_NAMES[tensor.data_type]
+        tensor.ClearField("data_type")
+    var.shape = tuple(tensor.dims) or None
+    tensor.ClearField("dims")
+    if tensor is not holder:
+        _drop_if_empty(holder, "tensor")
+
+
+def _read_op(desc: pb.OpDesc) -> Operator:
+    op = Operator(
+        type=_text(desc.type),
+        inputs=_read_arguments(desc.inputs),
+        outputs=_read_arguments(desc.outputs),
+        is_target=desc.is_target,
+    )
+    foreign = []
+    for attr in desc.attrs:
+        if attr.HasField("type"):
+            op.attrs[_text(attr.name)] = _read_attr(attr)
+        else:
+            foreign.append(attr)
+    leftover = pb.OpDesc(attrs=foreign)
+    op.unknown = _serialized(leftover) + _rest(desc, "inputs", "outputs", "type", "attrs", "is_target")
+    op.origin = _origin(op.attr("op_callstack", ()))
+    return op
+
+
+def _read_arguments(messages: Iterable[pb.OpDesc.Var]) -> dict[str, list[str]]:
+    return {_text(var.parameter): [_text(name) for name in var.arguments] for var in messages}
+
+
+def _read_attr(desc: pb.OpDesc.Attr) -> Attr:
+    type = AttrType(desc.type)
+    field = _VALUE_FIELDS[type]
+    value = getattr(desc, field)
+    if type is AttrType.STRING:
+        value = _text(value)
+    elif type is AttrType.STRINGS:
+        value = map(_text, value)
+    return Attr(type, tuple(value) if field in _LISTS else value)
+
+
+def _text(value: str | bytes) -> str:
+    """Some protobuf runtimes hand out a string that is not UTF-8 as bytes, others raise UnicodeDecodeError."""
+    if isinstance(value, bytes):
+        raise ValueError(f"{value!r} is not UTF-8")
+    return value
+
+
+def _origin(callstack: tuple[str, ...]) -> str:
+    """The user's line in a call stack that Fluid wrote (innermost frame first)."""
+    for entry in callstack:
+        frame = _FRAME.search(entry)
+        if frame is not None and "paddle/fluid" not in frame[1].replace("\\", "/"):
+            return f"{frame[1]}:{frame[2]}"
+    return ""
+
+
+def _rest(desc: Message, *read: str) -> bytes:
+    """What a message holds besides the fields read."""
+    for field in read:
+        desc.ClearField(field)
+    return _serialized(desc)
+
+
+def _drop_if_empty(desc: Message, field: str) -> None:
+    if not _serialized(getattr(desc, field)):
+        desc.ClearField(field)
+
+
+def _serialized(desc: Message) -> bytes:
+    """Lenient about required fields: enum numbers of later versions sit among the unknown fields."""
+    return desc.SerializePartialToString(deterministic=True)

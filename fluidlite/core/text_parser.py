@@ -202,11 +202,11 @@ class _Parser(_Scanner):
     def _op(self) -> Operator:
         op = Operator(type=self._name())
         self._expect("(")
-        op.inputs = dict(self._until(")", self._argument))
+        op.inputs = self._mapping(")", self._argument)
         if self._skip("->"):
             self._expect("(")
-            op.outputs = dict(self._until(")", self._argument))
-        op.attrs = dict(self._until("}", self._attr)) if self._skip("{") else {}
+            op.outputs = self._mapping(")", self._argument)
+        op.attrs = self._mapping("}", self._attr) if self._skip("{") else {}
         if op.attrs.setdefault("op_role", _FORWARD) is _NO_ROLE:
             del op.attrs["op_role"]
         options = self._options(target=bool, unknown=bytes)
@@ -214,18 +214,26 @@ class _Parser(_Scanner):
         op.unknown = options.get("unknown", b"")
         return op
 
-    def _argument(self) -> tuple[str, list[str]]:
-        key = self._name()
-        self._expect("=")
-        self._expect("[")
-        return key, list(self._until("]", self._name))
+    def _mapping(self, close: str, value: Callable[[str], T]) -> dict[str, T]:
+        """``key=value`` items to a closing bracket."""
+        items: dict[str, T] = {}
+        while not self._skip(close):
+            token = self._peek()
+            key = self._name()
+            if key in items:
+                self._fail(f"{key!r} stands here twice", token)
+            self._expect("=")
+            items[key] = value(key)
+            self._skip(",")
+        return items
 
-    def _attr(self) -> tuple[str, Attr]:
-        name = self._name()
-        self._expect("=")
-        if name == "op_role" and self._peek().text in (*_ROLES, "none"):
-            return name, self._role()
-        return name, self._value()
+    def _argument(self, _: str) -> list[str]:
+        self._expect("[")
+        return list(self._until("]", self._name))
+
+    def _attr(self, name: str) -> Attr:
+        role = name == "op_role" and self._peek().text in (*_ROLES, "none")
+        return self._role() if role else self._value()
 
     def _role(self) -> Attr:
         if self._skip("none"):
@@ -272,7 +280,7 @@ class _Parser(_Scanner):
             return attr
         if attr.type is not AttrType.INT or wanted not in (AttrType.LONG, AttrType.FLOAT, AttrType.BLOCK):
             self._fail(f"{token.text} is no {wanted.name}", token)
-        return Attr(wanted, float(np.float32(attr.value)) if wanted is AttrType.FLOAT else attr.value)
+        return Attr(wanted, self._float32(token) if wanted is AttrType.FLOAT else attr.value)
 
     def _literal(self, token: Token) -> Attr:
         if token.kind == "string":
@@ -284,8 +292,11 @@ class _Parser(_Scanner):
             return Attr(AttrType.BOOLEAN, value)
         if isinstance(value, int):
             return Attr(AttrType.INT, value)
+        return Attr(AttrType.FLOAT, self._float32(token))
+
+    def _float32(self, token: Token) -> float:
         with np.errstate(over="ignore"):
-            return Attr(AttrType.FLOAT, float(np.float32(value)))
+            return float(np.float32(float(self._number(token))))
 
     def _number(self, token: Token) -> Any:
         """true, false or a number, as wide as Python has it."""
@@ -315,7 +326,7 @@ class _Parser(_Scanner):
             value: Any = self._converted(bytes.fromhex, token, token.text[2:])
         else:
             value = self._number(token)
-        if type is float and isinstance(value, int):
+        if type is float and value.__class__ is int:
             value = float(value)
         if value.__class__ is not type:
             self._expected(f"a value of type {type.__name__}", token)
@@ -339,7 +350,7 @@ class _Parser(_Scanner):
     def _converted(self, convert: Callable[[str], Any], token: Token, text: str) -> Any:
         try:
             return convert(text)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             self._fail(f"{token.text} cannot be read: {error}", token)
 
 

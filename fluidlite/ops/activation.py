@@ -19,7 +19,8 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import grads_like_forward, like
 from fluidlite.ops.registry import AttrSpec, Case, bool_attr, float_attr, kwarg, register
-from fluidlite.ops.special import erf, gated, sigmoid, softplus
+from fluidlite.ops.rows import over_rows
+from fluidlite.ops.special import erf, gated, sigmoid, sign, softplus
 
 _X: Final = np.array([[-1.5, 0.25, -0.125], [0.75, 2.0, 1.25]])
 
@@ -39,6 +40,8 @@ class Activation:
     attrs: Mapping[str, AttrSpec] = field(default_factory=dict)
     #: where the numeric gradient is checked (away from kinks and poles)
     smooth_at: Array = field(default_factory=lambda: _X)
+    #: X may be SelectedRows
+    rows: bool = False
 
     @property
     def needs(self) -> list[str]:
@@ -151,6 +154,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         lambda _, Out, Out_GRAD: Out_GRAD / (2 * Out),
         ([4.0, 0.25], [2.0, 0.5]),
         smooth_at=_POSITIVE,
+        rows=True,
     ),
     Activation(
         "rsqrt",
@@ -166,6 +170,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         lambda _, X: X * X,
         lambda _, X, Out_GRAD: Out_GRAD * X * 2,
         ([-1.5, 2.0], [2.25, 4.0]),
+        rows=True,
     ),
     Activation(
         "reciprocal",
@@ -178,7 +183,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         "abs",
         "Out = the absolute value of X; the derivative at 0 is 0.",
         lambda _, X: np.abs(X),
-        lambda _, X, Out_GRAD: Out_GRAD * np.sign(X),
+        lambda _, X, Out_GRAD: Out_GRAD * sign(X),
         ([-1.5, 2.0], [1.5, 2.0]),
     ),
     Activation(
@@ -236,7 +241,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
     Activation(
         "softsign",
         "Out = X / (1 + |X|), 1 and -1 at the infinities.",
-        lambda _, X: np.where(np.isinf(X), np.sign(X), X / (1 + np.abs(X))),
+        lambda _, X: np.where(np.isinf(X), sign(X), X / (1 + np.abs(X))),
         lambda _, X, Out_GRAD: Out_GRAD / (1 + np.abs(X)) ** 2,
         ([-1.0, 3.0, -math.inf], [-0.5, 0.75, -1.0]),
     ),
@@ -340,9 +345,10 @@ def _register(activation: Activation) -> None:
         outputs=["Out"],
         attrs=activation.attrs,
         infer=like("X", "Out"),
-        kernel=activation.forward,
+        kernel=over_rows(activation.forward) if activation.rows else activation.forward,
         grad=maker(activation.needs, ["X@GRAD"]),
         share_lod="X",
+        sparse=("X",) if activation.rows else (),
         cases=(
             Case({"X": source}, {}, {"Out": result}),
             Case({"X": activation.smooth_at}, check_grad=("X",)),

@@ -19,7 +19,8 @@ _ATTRS = {
 def stable_sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow."""
     decay = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, decay) / (1 + decay)
+    out: Array = np.where(x >= 0, 1, decay) / (1 + decay)
+    return out
 
 
 def softplus_of_negative_abs(x: Array) -> Array:
@@ -47,7 +48,8 @@ def _counted(values: Array, label: Array, normalize: bool, ignore_index: int) ->
 
 
 def log_loss(ctx: KernelContext, Predicted: Array, Labels: Array, *, epsilon: float) -> Array:
-    return -Labels * np.log(Predicted + epsilon) - (1 - Labels) * np.log(1 - Predicted + epsilon)
+    out: Array = -Labels * np.log(Predicted + epsilon) - (1 - Labels) * np.log(1 - Predicted + epsilon)
+    return out
 
 
 def log_loss_grad(ctx: KernelContext, Predicted: Array, Labels: Array, Loss_GRAD: Array, *, epsilon: float) -> Array:

@@ -14,7 +14,8 @@ from fluidlite.ops.registry import Case, float_attr, register
 
 
 def hinge_loss(ctx: KernelContext, Logits: Array, Labels: Array) -> Array:
-    return np.maximum(1 - Logits * (2 * Labels - 1), 0)
+    out: Array = np.maximum(1 - Logits * (2 * Labels - 1), 0)
+    return out
 
 
 def hinge_loss_grad(ctx: KernelContext, Logits: Array, Labels: Array, Loss_GRAD: Array) -> Array:
@@ -24,7 +25,8 @@ def hinge_loss_grad(ctx: KernelContext, Logits: Array, Labels: Array, Loss_GRAD:
 
 def rank_loss(ctx: KernelContext, Label: Array, Left: Array, Right: Array) -> Array:
     lead = Left - Right
-    return np.maximum(lead, 0) + softplus_of_negative_abs(lead) - Label * lead
+    out: Array = np.maximum(lead, 0) + softplus_of_negative_abs(lead) - Label * lead
+    return out
 
 
 def rank_loss_grad(ctx: KernelContext, Label: Array, Left: Array, Right: Array, Out_GRAD: Array) -> dict[str, Array]:
@@ -44,22 +46,25 @@ def margin_rank_loss_grad(ctx: KernelContext, Activated: Array, Label: Array, Ou
 
 def bpr_loss(ctx: KernelContext, X: Array, Label: Array) -> Array:
     """Rows of one class have nobody to be ranked above and cost 0."""
-    _, chosen, _ = picked(ctx, X, Label, ignore_index=-100)
+    labels, chosen, _ = picked(ctx, X, Label)
     lead = X.reshape(-1, X.shape[-1]) - chosen[:, None]
     terms = np.maximum(lead, 0) + softplus_of_negative_abs(lead)
-    others = max(X.shape[-1] - 1, 1)
-    # the chosen class ranked above itself contributes log 2, which the mean leaves out
-    loss = (terms.sum(axis=1) - X.dtype.type(np.log(2.0))) / X.dtype.type(others)
-    return loss.reshape((*X.shape[:-1], 1))
+    terms[np.arange(len(terms)), labels] = 0
+    out: Array = (terms.sum(axis=1) / X.dtype.type(_others(X))).reshape((*X.shape[:-1], 1))
+    return out
 
 
 def bpr_loss_grad(ctx: KernelContext, X: Array, Label: Array, Y_GRAD: Array) -> Array:
-    labels, chosen, _ = picked(ctx, X, Label, ignore_index=-100)
-    rows = X.reshape(-1, X.shape[-1])
-    share = Y_GRAD.reshape(-1, 1) / X.dtype.type(max(X.shape[-1] - 1, 1))
-    slope = stable_sigmoid(rows - chosen[:, None]) * share
-    slope -= scattered(slope[np.arange(len(rows)), labels], labels, slope.shape)
-    return (slope - scattered(slope.sum(axis=1), labels, slope.shape)).reshape(X.shape)
+    labels, chosen, _ = picked(ctx, X, Label)
+    slope = stable_sigmoid(X.reshape(-1, X.shape[-1]) - chosen[:, None]) * Y_GRAD.reshape(-1, 1)
+    slope[np.arange(len(slope)), labels] = 0
+    slope = slope / X.dtype.type(_others(X))
+    out: Array = (slope - scattered(slope.sum(axis=1), labels, slope.shape)).reshape(X.shape)
+    return out
+
+
+def _others(x: Array) -> int:
+    return max(int(x.shape[-1]) - 1, 1)
 
 
 def _infer_pair(ctx: InferContext) -> None:

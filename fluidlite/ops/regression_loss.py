@@ -115,7 +115,12 @@ register(
     cases=(
         Case({"X": _A, "Y": _B}, {}, {"Out": np.array([[2.625], [0.03125]])}, check_grad=("X", "Y")),
         Case(
-            {"X": _A, "Y": _B, "InsideWeight": np.full((2, 2), 2.0), "OutsideWeight": np.array([[1.0, 0.5], [2.0, 1.0]])},
+            {
+                "X": _A,
+                "Y": _B,
+                "InsideWeight": np.full((2, 2), 2.0),
+                "OutsideWeight": np.array([[1.0, 0.5], [2.0, 1.0]]),
+            },
             {"sigma": 2.0},
             {"Out": np.array([[0.875 + 0.5 * 5.875], [2 * 0.375]])},
             check_grad=("X", "Y"),

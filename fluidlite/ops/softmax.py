@@ -27,7 +27,8 @@ def stable_softmax(x: Array, axis: int) -> Array:
         return x
     with np.errstate(invalid="ignore"):  # inf - inf: a row with an infinite logit is NaN
         exponents = np.exp(np.maximum(x - x.max(axis=axis, keepdims=True), _LOWEST))
-    return exponents / exponents.sum(axis=axis, keepdims=True)
+    out: Array = exponents / exponents.sum(axis=axis, keepdims=True)
+    return out
 
 
 def softmax(ctx: KernelContext, X: Array, *, axis: int) -> Array:
@@ -35,7 +36,8 @@ def softmax(ctx: KernelContext, X: Array, *, axis: int) -> Array:
 
 
 def softmax_grad(ctx: KernelContext, Out: Array, Out_GRAD: Array, *, axis: int) -> Array:
-    return Out * (Out_GRAD - (Out_GRAD * Out).sum(axis=axis, keepdims=True))
+    out: Array = Out * (Out_GRAD - (Out_GRAD * Out).sum(axis=axis, keepdims=True))
+    return out
 
 
 _LOGITS = np.array([[0.0, np.log(2.0), np.log(5.0)], [1.0, 1.0, 1.0]])

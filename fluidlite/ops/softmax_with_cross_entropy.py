@@ -44,7 +44,8 @@ def softmax_with_cross_entropy_grad(
     axis: int,
 ) -> Array:
     if soft_label:
-        return Loss_GRAD * (Softmax * Label.sum(axis=axis, keepdims=True) - Label)
+        out: Array = Loss_GRAD * (Softmax * Label.sum(axis=axis, keepdims=True) - Label)
+        return out
     softmax = np.moveaxis(Softmax, axis, -1)
     labels, _, counted = picked(ctx, softmax, np.moveaxis(Label, axis, -1), ignore_index)
     upstream = (np.moveaxis(Loss_GRAD, axis, -1).reshape(-1) * counted).astype(Softmax.dtype)
@@ -56,7 +57,8 @@ def _log_sum_exp(logits: Array) -> Array:
     if logits.size == 0:
         return np.zeros((*logits.shape[:-1], 1), logits.dtype)
     top = logits.max(axis=-1, keepdims=True)
-    return top + np.log(np.exp(logits - top).sum(axis=-1, keepdims=True))
+    out: Array = top + np.log(np.exp(logits - top).sum(axis=-1, keepdims=True))
+    return out
 
 
 def _infer(ctx: InferContext) -> None:
@@ -96,9 +98,7 @@ register(
             {"Loss": np.log([[8.0], [4.0]])},
             check_grad=("Logits",),
         ),
-        Case(
-            {"Logits": _LOGITS, "Label": np.array([[0], [1]])}, {"ignore_index": 1}, {"Loss": np.log([[8.0], [1.0]])}
-        ),
+        Case({"Logits": _LOGITS, "Label": np.array([[0], [1]])}, {"ignore_index": 1}, {"Loss": np.log([[8.0], [1.0]])}),
         Case(
             {"Logits": _LOGITS, "Label": np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.25]])},
             {"soft_label": True},

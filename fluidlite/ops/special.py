@@ -1,4 +1,4 @@
-"""Special functions for arrays, in numpy alone: sigmoid, softplus, erf. They keep the dtype and never overflow."""
+"""Special functions for arrays, in numpy alone: sigmoid, sign, softplus, erf. They keep the dtype and never overflow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from fluidlite.dtypes import Array
 def sigmoid(x: Array) -> Array:
     """1 / (1 + e^-x); 0 and 1 at the infinities."""
     return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def sign(x: Array) -> Array:
+    """-1, 0 or 1 in the dtype of ``x``; 0 for NaN."""
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 def softplus(x: Array) -> Array:

@@ -25,7 +25,7 @@ from fluidlite.errors import DtypeError, OutOfRangeError, ProgramError, ShapeErr
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext, numel
-from fluidlite.values.selected_rows import SelectedRows, merge_rows, to_dense
+from fluidlite.values.selected_rows import SelectedRows, merge_rows
 from fluidlite.values.sparse_table import RowStep, SparseTable, TableColumn
 
 #: inputs of an optimizer op that may hold something other than an array; accumulators come on top
@@ -62,10 +62,10 @@ def apply(
         return _step_dense(ctx, step, param, grad, state, every_row)
 
 
-def learning_rate(value: Array) -> float:
-    """The learning rate, which must have one element."""
+def number(value: Array, what: str = "LearningRate") -> float:
+    """The only element of an input such as the learning rate; ShapeError when it has another number of elements."""
     if value.size != 1:
-        raise ShapeError(f"the learning rate must have one element, not shape {list(value.shape)}")
+        raise ShapeError(f"{what} must have one element, not shape {list(value.shape)}")
     return float(value.reshape(-1)[0])
 
 
@@ -115,7 +115,8 @@ def _step_selected_rows(
             f"optimizer {ctx.op.type!r} takes SelectedRows as parameter {_name(ctx, 'Param')!r} only with a SelectedRows "
             "gradient and without accumulators"
         )
-    merged = _merged(ctx, grad, param.value)
+    merged = _merged(grad, param.value)
+    _check_like(ctx, "Grad", param.value, merged.value, rows=False)
     order = np.argsort(param.rows, kind="stable")
     at = np.searchsorted(param.rows, merged.rows, sorter=order)
     positions = order.take(at, mode="clip") if len(order) else np.zeros(len(at), np.int64)
@@ -138,20 +139,24 @@ def _step_dense(
     state: Mapping[str, Array],
     every_row: bool,
 ) -> dict[str, Array]:
-    merged = _merged(ctx, grad, param) if isinstance(grad, SelectedRows) else None
-    if merged is not None:
-        _check_rows(ctx, merged, param)
-    _check_like(ctx, "Grad", param, grad if merged is None else merged.value, rows=merged is None)
+    rows: Array | None = None
+    if isinstance(grad, SelectedRows):
+        grad = _merged(grad, param)
+        _check_rows(ctx, grad, param)
+        rows, grad = grad.rows, grad.value
+    _check_like(ctx, "Grad", param, grad, rows=rows is None)
     for output, value in state.items():
         _check_like(ctx, _source(ctx, output), param, value)
     outputs = {output: _own(ctx, output, value) for output, value in {"ParamOut": param, **state}.items()}
     target, *accumulators = outputs.values()
-    if merged is None:
-        step(target, grad, *accumulators)
-    elif every_row:
-        step(target, to_dense(merged, len(param)), *accumulators)
-    else:
-        _step_rows(step, merged.rows, merged.value, target, *accumulators)
+    if rows is not None and not every_row:
+        _step_rows(step, rows, grad, target, *accumulators)
+        return outputs
+    if rows is not None:
+        whole = np.zeros_like(target)
+        whole[rows] = grad
+        grad = whole
+    step(target, grad, *accumulators)
     return outputs
 
 
@@ -171,7 +176,7 @@ def _own(ctx: KernelContext, output: str, value: Array) -> Array:
     return value if same and value.flags.writeable else np.array(value)
 
 
-def _merged(ctx: KernelContext, grad: SelectedRows, param: Array) -> SelectedRows:
+def _merged(grad: SelectedRows, param: Array) -> SelectedRows:
     """The gradient with duplicates summed. Without rows, the width of its values does not matter."""
     if not len(grad.rows):
         return SelectedRows(np.empty(0, np.int64), np.empty((0, *param.shape[1:]), param.dtype), grad.height)

@@ -1,0 +1,1 @@
+"""What trainers and servers say to each other: the types, and their written form."""

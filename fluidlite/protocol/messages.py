@@ -9,8 +9,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from fluidlite.dtypes import Array
+from fluidlite.values.selected_rows import SelectedRows
+
+#: what travels as one value: an array, or rows of a taller matrix
+Value: TypeAlias = Array | SelectedRows
 
 #: version of the exchange; a server refuses a trainer with another one
 PROTOCOL_VERSION = 1
@@ -92,38 +97,78 @@ class StepHeader:
 
 
 class Status(enum.IntEnum):
-    """How a server answers. Everything but OK travels with a text."""
+    """How a server answers. Everything but OK travels with a text and becomes a typed error."""
 
     OK = 0
     REFUSED = 1  # the request is wrong: unknown variable, width, dtype; do not repeat
     STALE = 2  # older incarnation, or gradient older than the tolerance
     FAILED = 3  # the update raised inside the server
-    LEFT = 4  # the trainer's lease ran out; it must register again
+    LEFT = 4  # the trainer is not registered, or its lease ran out; it must register again
+    LOST = 5  # the job ends: the server stops, or another trainer died and the policy is to abort
+
+
+class Use(enum.IntEnum):
+    """What a trainer does with a variable of a server."""
+
+    ROWS = 0  # pulls rows by id
+    DENSE = 1  # pulls it whole
+    GRADIENT = 2  # pushes a dense gradient of this name
+    ROW_GRADIENT = 3  # pushes rows of gradient
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer to a commit: per endpoint the version after it, and new dense values by (endpoint, variable)."""
+class Declared:
+    """What a trainer will ask for or send, checked when it registers. ``shape`` is (width,) where rows travel."""
 
-    versions: Mapping[str, int] = field(default_factory=dict)
-    dense: Mapping[tuple[str, str], Array] = field(default_factory=dict)
+    name: str
+    use: Use
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """First contact of a trainer with a server, and its return. ``trainers`` is the number it believes in."""
+
+    identity: Identity
+    trainers: int
+    declared: tuple[Declared, ...] = ()
+    protocol: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answer to a registration: the server's version, the next sequence number it expects, the current round."""
+    """Answer to a registration.
+
+    ``version`` of the server (in sync mode also the number of the open round), ``next_sequence`` that it expects of
+    this incarnation, ``lease`` seconds of silence after which it gives the trainer up.
+    """
 
     version: int
     next_sequence: int
     trainers: int
     sync: bool
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class PullReply:
+    """One server's answer to a pull: a value per request, and the version they were read at."""
+
+    version: int
+    values: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """One server's answer to a commit."""
+    """One server's answer to a commit: its version after the step, and the variables that the commit asked for."""
 
-    status: Status
     version: int
-    text: str = ""
     dense: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer to a commit over all servers: versions by endpoint. The new dense values wait in the port for `recv`."""
+
+    versions: Mapping[str, int] = field(default_factory=dict)

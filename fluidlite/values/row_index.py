@@ -93,7 +93,8 @@ class RowIndex:
 
     def _is_other(self, found: Array, wanted: Array) -> Array:
         """Where a slot is taken by another id, so the search goes on."""
-        return (found != ABSENT) & (self._ids.take(found, mode="clip") != wanted)
+        other: Array = (found != ABSENT) & (self._ids.take(found, mode="clip") != wanted)
+        return other
 
     def _grow(self, rows: int) -> None:
         while self._room() < rows:

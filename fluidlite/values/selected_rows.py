@@ -12,14 +12,17 @@ from fluidlite.errors import ShapeError
 
 @dataclass(slots=True)
 class SelectedRows:
-    """``rows`` (n,) int64 ids, ``value`` (n, width), ``height`` the rows of the whole matrix (0: unbounded)."""
+    """``rows`` (n,) int64 ids, ``value`` (n, width), ``height`` the rows of the whole matrix (0: unbounded).
+
+    ``value`` may go on behind the last id: the free rows of a table that Fluid's `lookup_sparse_table` fills.
+    """
 
     rows: Array
     value: Array
     height: int
 
     def __post_init__(self) -> None:
-        if len(self.rows) != len(self.value):
+        if len(self.rows) > len(self.value):
             raise ShapeError(f"SelectedRows with {len(self.rows)} ids but {len(self.value)} rows of values")
 
 

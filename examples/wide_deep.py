@@ -1,0 +1,1 @@
+../fluidlite/demo/wide_deep.py

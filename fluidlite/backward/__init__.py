@@ -1,0 +1,260 @@
+"""Gradients as ops: `append_backward` and `gradients` extend a program with the ops of its backward pass.
+
+The algorithm and every name are those of Fluid 1.8. Where Fluid loses a gradient without a word (an op without
+gradient, a variable written twice, a target that is also on the way to another target), this raises or is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from fluidlite import unique_name
+from fluidlite.backward import grad_ops, path
+from fluidlite.core import edit, ir, names
+from fluidlite.core.ir import OpRole
+from fluidlite.dtypes import dtype_number
+from fluidlite.errors import GradientError, ProgramError
+from fluidlite.framework import Block, Parameter, Variable, VarOrName, name_of
+from fluidlite.ops import registry
+from fluidlite.ops.infer import infer_op
+
+#: called after each gradient op is appended, with the block and the map gradient name -> forward variable
+Callback: TypeAlias = "Callable[[Block, Mapping[str, str]], None]"
+#: sets of Variables or names; scripts pass lists as well
+NoGradSet: TypeAlias = "set[VarOrName] | Sequence[VarOrName] | None"
+
+__all__ = ["append_backward", "calc_gradient", "gradients"]
+
+
+def append_backward(
+    loss: Variable,
+    parameter_list: Sequence[VarOrName] | None = None,
+    no_grad_set: NoGradSet = None,
+    callbacks: Sequence[Callback] | None = None,
+    checkpoints: Sequence[VarOrName] | None = None,
+) -> list[tuple[Parameter, Variable]]:
+    """Append the gradient ops of ``loss`` and return (parameter, gradient) pairs in order of declaration.
+
+    ``loss`` has shape [1]. ``parameter_list`` limits the result to these parameters; ``no_grad_set`` names variables
+    that are treated as constants. The gradient of a sparse lookup is SelectedRows, any other has its variable's shape
+    and dtype. Each pair is also written to ``op_role_var`` of the op that finishes the gradient.
+
+    Raises GradientError when the loss has another shape, depends on nothing that can be trained, or a gradient would
+    be lost on the way; ProgramError when an argument is not what it should be.
+    """
+    block = _block_of(loss, "loss")
+    if checkpoints:
+        raise ProgramError("append_backward does not support checkpoints (recomputation)")
+    if loss.shape != (1,):
+        raise GradientError(f"the loss {loss.name!r} has shape {list(loss.shape)}, not [1]; take its mean or sum")
+    if loss.op is None:
+        raise GradientError(f"the loss {loss.name!r} is not computed by any op of block {block.idx}")
+    parameters = _parameters(block, parameter_list)
+    stopped = path.stopped_names(block.program.desc, block.desc, _names(no_grad_set))
+    wanted = {param.name for param in parameters}
+    ops = path.find_path(block.desc, [loss.name], wanted, stopped, only_wanted=False)
+    start = _fresh(block, names.grad(loss.name))
+    plan = _plan(block, ops, {loss.name: start}, stopped)
+    _refuse_untrainable(plan, ops, loss, stopped)
+
+    _mark_loss(loss)
+    _append(block, _ones(block, loss.name, start), OpRole.BACKWARD | OpRole.LOSS, {start: loss.name})
+    _append_all(block, plan, callbacks or ())
+    pairs = [(param, block._var_recursive(plan.final[param.name])) for param in parameters if param.name in plan.final]
+    for param, gradient in pairs:
+        _note_pair(block, param.name, gradient.name)
+    return pairs
+
+
+def gradients(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: NoGradSet = None,
+) -> list[Variable | None]:
+    """Append ops that compute the gradients of ``targets`` with respect to ``inputs``, summed over the targets.
+
+    ``target_gradients`` are the gradients of the targets themselves, each of its target's shape and dtype; None means
+    ones. Returns one gradient per input, None where no target depends on the input or its ``stop_gradient`` is set.
+    May be called again, also on results of earlier calls (second order, where the ops have it).
+
+    Raises GradientError where a gradient would be lost on the way, or a target gradient does not fit its target.
+    """
+    target_list, input_list = _as_list(targets), _as_list(inputs)
+    given = _as_list(target_gradients) if target_gradients is not None else [None] * len(target_list)
+    if not target_list:
+        raise ProgramError("gradients needs at least one target")
+    if len(given) != len(target_list):
+        raise GradientError(f"{len(target_list)} targets but {len(given)} target gradients")
+    if len({variable.name for variable in target_list}) != len(target_list):
+        raise GradientError("gradients was given a target twice")
+    block = _block_of(target_list[0], "targets")
+    for variable in (*target_list, *input_list):
+        if _block_of(variable, "targets and inputs").program is not block.program:
+            raise ProgramError(f"{variable.name!r} and {target_list[0].name!r} belong to different programs")
+
+    stopped = path.stopped_names(block.program.desc, block.desc, _names(no_grad_set))
+    wanted = {variable.name for variable in input_list}
+    start = {
+        target.name: _start_of(block, target, gradient) for target, gradient in zip(target_list, given, strict=True)
+    }
+    ops = path.find_path(block.desc, start, wanted, stopped, only_wanted=True)
+    plan = _plan(block, ops, start, stopped)
+    for target, gradient in zip(target_list, given, strict=True):
+        if gradient is None:
+            _append_ones_like(block, target, start[target.name])
+    _append_all(block, plan, ())
+    return [
+        block._var_recursive(plan.final[variable.name])
+        if variable.name in plan.final and variable.name not in stopped
+        else None
+        for variable in input_list
+    ]
+
+
+def calc_gradient(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: NoGradSet = None,
+) -> Variable | list[Variable | None] | None:
+    """`gradients` under its older name: a single input gives a bare Variable (or None)."""
+    found = gradients(targets, inputs, target_gradients, no_grad_set)
+    return found[0] if len(found) == 1 else found
+
+
+def _block_of(variable: object, what: str) -> Block:
+    if not isinstance(variable, Variable):
+        raise ProgramError(f"{what} must be Variables of a program, not {type(variable).__name__}")
+    return variable.block
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _names(given: NoGradSet) -> set[str]:
+    if isinstance(given, (str, Variable)):
+        raise ProgramError("no_grad_set must be a set or list of Variables or names")
+    return {name_of(item) for item in given or ()}
+
+
+def _parameters(block: Block, wanted: Sequence[VarOrName] | None) -> list[Parameter]:
+    """The trainable ones of all parameters, or of those asked for."""
+    everything = {param.name: param for param in block.program.all_parameters()}
+    if wanted is None:
+        return [param for param in everything.values() if param.trainable]
+    found = []
+    for item in _as_list(wanted):
+        param = everything.get(name_of(item))
+        if param is None:
+            raise ProgramError(f"parameter_list names {name_of(item)!r}, which is no parameter of the program")
+        if param.trainable:
+            found.append(param)
+    return found
+
+
+def _fresh(block: Block, name: str) -> str:
+    """``name``, or ``name_k`` where an earlier pass took it."""
+    while block.has_var(name):
+        name = unique_name.generate(name)
+    return name
+
+
+def _plan(
+    block: Block, ops: Sequence[ir.Operator], start: Mapping[str, str], stopped: set[str]
+) -> grad_ops.BackwardOps:
+    """The backward pass as data; ``start`` maps targets to the variables that their gradients start with."""
+    grad_names = grad_ops.GradNames(block.desc)
+    no_gradient = stopped | path.unconsumed_outputs(ops, start)
+    made = grad_ops.make_grad_ops(ops, grad_names, no_gradient)
+    starting = {grad_names.of(target): name for target, name in start.items()}
+    kept = grad_ops.prune(made, starting, grad_names.source)
+    return grad_ops.accumulate(kept, starting, grad_names.source, block.idx)
+
+
+
+def _refuse_untrainable(
+    plan: grad_ops.BackwardOps, ops: Sequence[ir.Operator], loss: Variable, stopped: set[str]
+) -> None:
+    """The way back must end somewhere: at a parameter, or at least at an input whose gradient may flow."""
+    computed = {loss.name, *stopped, *(name for op in ops for name in op.output_arguments())}
+    if computed.issuperset(plan.final):
+        raise GradientError(
+            f"the loss {loss.name!r} depends on nothing that can be trained: all ways back end at variables with "
+            f"stop_gradient, of an integer dtype, or in no_grad_set ({_origin_of(loss)})"
+        )
+
+
+def _mark_loss(loss: Variable) -> None:
+    op = loss.op
+    assert op is not None
+    op._set_attr("op_role", int(op.desc.role | OpRole.LOSS))
+
+
+def _ones(block: Block, target: str, gradient: str, shape_tensor: str | None = None) -> ir.Operator:
+    """An op that fills a target's gradient with ones, of the target's run-time shape when ``shape_tensor`` holds it."""
+    var = block._var_recursive(target)
+    attrs = {"shape": var.shape, "value": 1.0, "dtype": dtype_number(var.dtype)}
+    op = ir.Operator("fill_constant", outputs={"Out": [gradient]}, origin=_origin_of(var))
+    op.attrs = registry.attrs_for(registry.get("fill_constant"), attrs)
+    if shape_tensor is not None:
+        op.inputs["ShapeTensor"] = [shape_tensor]
+    return op
+
+
+def _start_of(block: Block, target: Variable, given: Variable | None) -> str:
+    """The variable that a target's gradient starts with: the given one, or a new name for ones."""
+    if given is None:
+        return _fresh(block, names.grad(target.name))
+    if given.dtype != target.dtype or not _may_be_equal(given.shape, target.shape):
+        raise GradientError(
+            f"target gradient {given.name!r} {given.dtype} {list(given.shape)} does not fit its target "
+            f"{target.name!r} {target.dtype} {list(target.shape)}"
+        )
+    return given.name
+
+
+def _append_ones_like(block: Block, target: Variable, gradient: str) -> None:
+    shape = names.shape_of(target.name)
+    block.create_var(shape, dtype="int32", shape=[len(target.shape)], stop_gradient=True)
+    read = ir.Operator("shape", inputs={"Input": [target.name]}, outputs={"Out": [shape]}, origin=_origin_of(target))
+    _append(block, read, OpRole.BACKWARD, {})
+    _append(block, _ones(block, target.name, gradient, shape), OpRole.BACKWARD, {gradient: target.name})
+
+
+def _may_be_equal(a: Sequence[int], b: Sequence[int]) -> bool:
+    return len(a) == len(b) and all(x == y or x < 0 or y < 0 for x, y in zip(a, b, strict=True))
+
+
+def _origin_of(variable: Variable) -> str:
+    return variable.op.desc.origin if variable.op is not None else ""
+
+
+def _append_all(block: Block, plan: grad_ops.BackwardOps, callbacks: Sequence[Callback]) -> None:
+    whole = {gradient: variable for variable, gradient in plan.final.items()}
+    for op in plan.ops:
+        _append(block, op, OpRole.BACKWARD, plan.source)
+        for callback in callbacks:
+            callback(block, whole)
+
+
+def _append(block: Block, op: ir.Operator, role: OpRole, source: Mapping[str, str]) -> None:
+    """Append an op, declaring its new outputs like the variables that they are gradients of."""
+    program = block.program.desc
+    op.attrs["op_role"] = registry.coerce_attr(ir.AttrType.INT, int(role))
+    for name in op.output_arguments():
+        forward = block._var_recursive(source[name]).desc if name in source else None
+        if program.find_var(name, block.desc) is None and forward is not None:
+            var = ir.Variable(name, dtype=forward.dtype, shape=forward.shape)
+            edit.add_var(program, block.desc, var)
+    edit.append_op(program, block.desc, op)
+    infer_op(program, block.desc, op)
+
+
+def _note_pair(block: Block, param: str, gradient: str) -> None:
+    """Note (parameter, gradient) on the op that finishes the gradient, for whoever moves it later."""
+    op = block.var(gradient).op
+    assert op is not None
+    op._set_attr("op_role_var", (*op.desc.role_var, param, gradient))

@@ -1,0 +1,111 @@
+"""Which ops a gradient flows through: the way back from the targets, and refusals where a gradient would be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from fluidlite.core.ir import AttrType, Block, Operator, OpRole, Program
+from fluidlite.dtypes import is_float
+from fluidlite.errors import GradientError
+from fluidlite.ops import registry
+
+#: ops that read only the shape of their inputs: no gradient is lost where the way back ends at one
+SHAPE_ONLY: Final = frozenset(
+    {
+        "fill_any_like",
+        "fill_constant_batch_size_like",
+        "fill_zeros_like",
+        "gaussian_random_batch_size_like",
+        "shape",
+        "uniform_random_batch_size_like",
+    }
+)
+_NOT_THE_MODEL: Final = OpRole.OPTIMIZE | OpRole.LR_SCHED
+
+
+def stopped_names(program: Program, block: Block, given: Collection[str] = ()) -> set[str]:
+    """Variables that get no gradient: ``stop_gradient``, not of a float dtype, or ``given`` by the user."""
+    stopped = set(given)
+    current: Block | None = block
+    while current is not None:
+        stopped.update(name for name, var in current.vars.items() if var.stop_gradient or not is_float(var.dtype))
+        current = program.blocks[current.parent] if current.parent >= 0 else None
+    return stopped
+
+
+def find_path(
+    block: Block, targets: Collection[str], wanted: Collection[str], stopped: Collection[str], *, only_wanted: bool
+) -> list[Operator]:
+    """The ops, in program order, through which gradients of ``targets`` flow back.
+
+    ``wanted`` are the variables whose gradients are asked for; ``only_wanted`` leaves out ops that none of them
+    reaches. Raises GradientError where a float that depends on ``wanted`` comes out of an op without gradient or of a
+    sub-block, or where a variable on the way is overwritten.
+    """
+    reached = _reached_from(block.ops, wanted, stopped)
+    needed = set(targets)
+    path: list[Operator] = []
+    for op in reversed(block.ops):
+        if needed.isdisjoint(op.output_arguments()):
+            continue
+        if has_sub_block(op) or registry.get(op.type).grad is None:
+            _refuse_if_lost(op, needed, reached)
+        elif not only_wanted or not reached.isdisjoint(op.input_arguments()):
+            path.append(op)
+            needed.update(name for name in op.input_arguments() if name not in stopped)
+    path.reverse()
+    _refuse_overwritten(path, needed)
+    return path
+
+
+def unconsumed_outputs(path: Iterable[Operator], targets: Collection[str]) -> set[str]:
+    """Outputs of the path that no later op of the path reads: their gradient is zero."""
+    consumed = set(targets)
+    dead: set[str] = set()
+    for op in reversed(list(path)):
+        dead.update(name for name in op.output_arguments() if name not in consumed)
+        consumed.update(op.input_arguments())
+    return dead
+
+
+def has_sub_block(op: Operator) -> bool:
+    """Whether an op runs other blocks (while, conditional_block)."""
+    return any(attr.type in (AttrType.BLOCK, AttrType.BLOCKS) for attr in op.attrs.values())
+
+
+def _reached_from(ops: Iterable[Operator], sources: Collection[str], stopped: Collection[str]) -> set[str]:
+    """The variables that depend on ``sources`` through variables that may have gradients."""
+    reached = set(sources).difference(stopped)
+    for op in ops:
+        if not op.role & _NOT_THE_MODEL and not reached.isdisjoint(op.input_arguments()):
+            reached.update(name for name in op.output_arguments() if name not in stopped)
+    return reached
+
+
+def _refuse_if_lost(op: Operator, needed: set[str], reached: set[str]) -> None:
+    if op.type in SHAPE_ONLY or op.role & _NOT_THE_MODEL:
+        return
+    lost_in = next((name for name in op.input_arguments() if name in reached), None)
+    lost_out = next((name for name in op.output_arguments() if name in needed and name in reached), None)
+    if lost_in is None or lost_out is None:
+        return
+    why = "runs a sub-block, through which gradients are not supported" if has_sub_block(op) else "has no gradient"
+    raise GradientError(
+        f"op {op.type!r} {why}, but the gradient of {lost_in!r} flows through its output {lost_out!r}; set "
+        f"stop_gradient of {lost_out!r} to leave this way out ({op.origin})"
+    )
+
+
+def _refuse_overwritten(path: list[Operator], needed: set[str]) -> None:
+    """A variable written twice holds its last value when backward runs, and two gradients share its name."""
+    writer: dict[str, Operator] = {}
+    for op in path:
+        for name in op.output_arguments():
+            before = writer.get(name)
+            if before is not None and name in needed and name not in op.input_arguments():
+                raise GradientError(
+                    f"variable {name!r} is written by op {before.type!r} ({before.origin}) and again by op {op.type!r} "
+                    f"({op.origin}): the gradient needs both values; write the second one to a new variable"
+                )
+            writer[name] = op

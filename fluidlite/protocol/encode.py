@@ -1,0 +1,275 @@
+"""The exchanged types as headers and arrays, and back. Whatever does not decode is refused, never believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from fluidlite.dtypes import DTYPE_NAMES, Array, dtype_number
+from fluidlite.errors import (
+    FluidliteError,
+    LeaseLostError,
+    PeerLostError,
+    RemoteError,
+    RequestRefusedError,
+    ServerFailedError,
+    StaleError,
+)
+from fluidlite.proto_gen import pserver_pb2 as pb
+from fluidlite.protocol.messages import (
+    CommitReply,
+    Declared,
+    DenseRequest,
+    Gradient,
+    Identity,
+    PullReply,
+    PullRequest,
+    Registration,
+    RowRequest,
+    Status,
+    StepHeader,
+    TableRequest,
+    Use,
+    Value,
+    Welcome,
+)
+from fluidlite.protocol.packet import Packet, Payload, describe, put_value
+from fluidlite.values.selected_rows import SelectedRows
+
+M = TypeVar("M", bound=Message)
+
+# Most specific first: the first that fits is the status of an error.
+_STATUS_OF: tuple[tuple[type[RemoteError], Status], ...] = (
+    (RequestRefusedError, Status.REFUSED),
+    (LeaseLostError, Status.LEFT),
+    (StaleError, Status.STALE),
+    (PeerLostError, Status.LOST),
+    (ServerFailedError, Status.FAILED),
+)
+_ERROR_OF: dict[int, type[RemoteError]] = {status: error for error, status in _STATUS_OF}
+_USES: dict[int, Use] = {use.value: use for use in Use}
+
+
+def parse(kind: type[M], data: bytes) -> M:
+    """A protobuf message from bytes; RequestRefusedError when they are none."""
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise RequestRefusedError(f"malformed {kind.__name__}: {error}") from None
+    return message
+
+
+def outcome_of(error: Exception) -> pb.Outcome:
+    """How a server reports an error. What is no RemoteError is a failure of the server."""
+    for kind, status in _STATUS_OF:
+        if isinstance(error, kind):
+            return pb.Outcome(code=status.name, text=str(error))
+    text = str(error) if isinstance(error, FluidliteError) else f"{type(error).__name__}: {error}"
+    return pb.Outcome(code=Status.FAILED.name, text=text)
+
+
+def check_outcome(outcome: pb.Outcome) -> None:
+    """Raise the error that a server reported, if any."""
+    if outcome.code:
+        raise _ERROR_OF.get(outcome.code, ServerFailedError)(outcome.text)
+
+
+def encode_identity(identity: Identity) -> pb.Identity:
+    return pb.Identity(job=identity.job, trainer=identity.trainer, incarnation=identity.incarnation)
+
+
+def decode_identity(message: pb.Identity) -> Identity:
+    return Identity(message.job, message.trainer, message.incarnation)
+
+
+def encode_registration(registration: Registration) -> bytes:
+    message = pb.RegisterRequest(
+        identity=encode_identity(registration.identity),
+        protocol=registration.protocol,
+        trainers=registration.trainers,
+        declared=[
+            pb.Declared(name=d.name, use=d.use.name, array=pb.Array(dtype=dtype_number(d.dtype), shape=d.shape))
+            for d in registration.declared
+        ],
+    )
+    return message.SerializeToString()
+
+
+def decode_registration(data: bytes) -> Registration:
+    message = parse(pb.RegisterRequest, data)
+    return Registration(
+        decode_identity(message.identity),
+        message.trainers,
+        tuple(_decode_declared(declared) for declared in message.declared),
+        message.protocol,
+    )
+
+
+def _decode_declared(message: pb.Declared) -> Declared:
+    if message.use not in _USES:
+        raise RequestRefusedError(f"malformed declaration of {message.name!r}: use {message.use}")
+    return Declared(message.name, _USES[message.use], _dtype(message.array.dtype), tuple(message.array.shape))
+
+
+def _dtype(number: int) -> str:
+    if number not in DTYPE_NAMES:
+        raise RequestRefusedError(f"unknown dtype number {number}")
+    return DTYPE_NAMES[number]
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    message = pb.RegisterReply(
+        version=welcome.version,
+        next_sequence=welcome.next_sequence,
+        trainers=welcome.trainers,
+        sync=welcome.sync,
+        lease=welcome.lease,
+    )
+    return message.SerializeToString()
+
+
+def decode_welcome(data: bytes) -> Welcome:
+    message = parse(pb.RegisterReply, data)
+    check_outcome(message.outcome)
+    return Welcome(message.version, message.next_sequence, message.trainers, message.sync, message.lease)
+
+
+def encode_pull(identity: Identity, requests: Sequence[PullRequest]) -> Packet:
+    header = pb.PullRequestHeader(identity=encode_identity(identity))
+    arrays: list[Array] = []
+    for request in requests:
+        item = header.items.add()
+        if isinstance(request, RowRequest):
+            item.rows.table, item.rows.width, item.rows.read_only = request.table, request.width, request.read_only
+            item.rows.dtype = dtype_number(request.dtype)
+            item.rows.ids.CopyFrom(describe(request.ids))
+            arrays.append(request.ids)
+        elif isinstance(request, DenseRequest):
+            item.dense = request.name
+        else:
+            item.table = request.table
+    return Packet(header.SerializeToString(), arrays)
+
+
+def decode_pull(header: bytes, payload: Payload, endpoint: str) -> tuple[Identity, list[PullRequest]]:
+    message = parse(pb.PullRequestHeader, header)
+    requests = [_decode_item(item, payload, endpoint) for item in message.items]
+    payload.finish()
+    return decode_identity(message.identity), requests
+
+
+def _decode_item(item: pb.PullItem, payload: Payload, endpoint: str) -> PullRequest:
+    kind = item.WhichOneof("item")
+    if kind == "dense":
+        return DenseRequest(endpoint, item.dense)
+    if kind == "table":
+        return TableRequest(endpoint, item.table)
+    if kind is None:
+        raise RequestRefusedError("malformed pull: an empty item")
+    rows = item.rows
+    ids = payload.take(rows.ids)
+    return RowRequest(endpoint, rows.table, ids, rows.width, _dtype(rows.dtype), rows.read_only)
+
+
+def encode_pull_reply(reply: PullReply) -> Packet:
+    arrays: list[Array] = []
+    values = [put_value(value, arrays) for value in reply.values]
+    return Packet(pb.PullReplyHeader(version=reply.version, values=values).SerializeToString(), arrays)
+
+
+def decode_pull_reply(header: bytes, payload: Payload) -> PullReply:
+    message = parse(pb.PullReplyHeader, header)
+    check_outcome(message.outcome)
+    return PullReply(message.version, tuple(payload.take_value(value) for value in message.values))
+
+
+def encode_push(header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Packet:
+    """A whole step in one transfer."""
+    arrays: list[Array] = []
+    message = pb.PushRequestHeader(start=_encode_start(header), commit=pb.Commit(parts=len(gradients), wanted=wanted))
+    for number, gradient in enumerate(gradients):
+        value: Value = gradient.value
+        if gradient.rows is not None:
+            value = SelectedRows(gradient.rows, gradient.value, gradient.height)
+        message.parts.add(number=number, name=gradient.name, value=put_value(value, arrays))
+    return Packet(message.SerializeToString(), arrays)
+
+
+def _encode_start(header: StepHeader) -> pb.Start:
+    return pb.Start(
+        identity=encode_identity(header.identity),
+        sequence=header.sequence,
+        step=header.step,
+        version_seen=header.version_seen,
+        learning_rate=header.learning_rate,
+    )
+
+
+class OpenStep:
+    """A step on its way in: transfers with its start, its parts and its commit, in one or in many."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._start: pb.Start | None = None
+        self._parts: dict[int, Gradient] = {}
+
+    def add(self, header: bytes, payload: Payload) -> tuple[StepHeader, list[Gradient], list[str]] | None:
+        """Take the next transfer; the whole step (header, gradients, wanted) when it brings the commit."""
+        message = parse(pb.PushRequestHeader, header)
+        if message.HasField("start"):
+            if self._start is not None:
+                raise RequestRefusedError("malformed push: two starts in one step")
+            self._start = message.start
+        if self._start is None:
+            raise RequestRefusedError("malformed push: no start before its parts")
+        for part in message.parts:
+            self._add_part(part, payload)
+        payload.finish()
+        return self._close(self._start, message.commit) if message.HasField("commit") else None
+
+    def _add_part(self, part: pb.Part, payload: Payload) -> None:
+        if part.number in self._parts:
+            raise RequestRefusedError(f"malformed push: part {part.number} came twice")
+        value = payload.take_value(part.value)
+        if isinstance(value, SelectedRows):
+            gradient = Gradient(self._endpoint, part.name, value.value, value.rows, value.height)
+        else:
+            gradient = Gradient(self._endpoint, part.name, value)
+        self._parts[part.number] = gradient
+
+    def _close(self, start: pb.Start, commit: pb.Commit) -> tuple[StepHeader, list[Gradient], list[str]]:
+        if sorted(self._parts) != list(range(len(self._parts))) or len(self._parts) != commit.parts:
+            raise RequestRefusedError(f"incomplete push: {commit.parts} parts committed, came {sorted(self._parts)}")
+        rate = start.learning_rate if start.HasField("learning_rate") else None
+        header = StepHeader(
+            decode_identity(start.identity), start.sequence, start.step, start.version_seen, commit.parts, rate
+        )
+        return header, [self._parts[number] for number in range(commit.parts)], list(commit.wanted)
+
+
+def encode_commit_reply(reply: CommitReply) -> Packet:
+    arrays: list[Array] = []
+    dense = [pb.Named(name=name, value=put_value(value, arrays)) for name, value in reply.dense.items()]
+    return Packet(pb.PushReplyHeader(version=reply.version, dense=dense).SerializeToString(), arrays)
+
+
+def decode_commit_reply(header: bytes, payload: Payload) -> CommitReply:
+    message = parse(pb.PushReplyHeader, header)
+    check_outcome(message.outcome)
+    return CommitReply(message.version, {named.name: payload.take(named.value.array) for named in message.dense})
+
+
+def encode_assign(identity: Identity, name: str, value: Value) -> Packet:
+    arrays: list[Array] = []
+    header = pb.AssignRequestHeader(identity=encode_identity(identity), name=name, value=put_value(value, arrays))
+    return Packet(header.SerializeToString(), arrays)
+
+
+def decode_assign(header: bytes, payload: Payload) -> tuple[Identity, str, Value]:
+    message = parse(pb.AssignRequestHeader, header)
+    value = payload.take_value(message.value)
+    payload.finish()
+    return decode_identity(message.identity), message.name, value

@@ -1,0 +1,75 @@
+"""The verbs of a parameter server, whatever carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+from fluidlite.protocol.messages import (
+    CommitReply,
+    Gradient,
+    Identity,
+    PullReply,
+    PullRequest,
+    Registration,
+    StepHeader,
+    Value,
+    Welcome,
+)
+
+T = TypeVar("T")
+#: an answer that may not be there yet: call it to wait for it. What went wrong is raised by the call
+Pending: TypeAlias = Callable[[], T]
+
+
+class Service(Protocol):
+    """One server. Implemented by `pserver.service`; `rpc.server` puts it on the network, `rpc.inproc` beside a trainer.
+
+    Every verb raises RequestRefusedError for a wrong request, StaleError for an older incarnation, LeaseLostError for
+    a trainer that is not registered (any more), PeerLostError when the server ends or the job is aborted. Verbs may be
+    called from any thread, and repeated: a repetition changes nothing.
+    """
+
+    def register(self, registration: Registration) -> Welcome:
+        """A trainer arrives, or comes back; what it declares must fit what the server's program offers."""
+        ...
+
+    def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> PullReply:
+        """Values, one per request, read at one version."""
+        ...
+
+    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
+        """A whole step. Returns once it is accepted; the answer comes when it is applied (in sync mode: the round).
+
+        ``wanted`` names dense variables whose values after the step travel in the answer. The answer raises
+        ServerFailedError when the update failed.
+        """
+        ...
+
+    def assign(self, identity: Identity, name: str, value: Value) -> None:
+        """Overwrite a dense variable, or rows of a table."""
+        ...
+
+    def heartbeat(self, identity: Identity) -> None:
+        """A sign of life; renews the lease, as every other verb does."""
+        ...
+
+    def barrier(self, identity: Identity, number: int) -> Pending[None]:
+        """Barrier ``number`` (from 0) of this incarnation; the answer comes when every live trainer has called."""
+        ...
+
+    def complete(self, identity: Identity) -> None:
+        """The trainer is done."""
+        ...
+
+    def disconnected(self, identity: Identity) -> None:
+        """The trainer's connection broke; without a sign of life within a short grace it is given up."""
+        ...
+
+    def poll(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for the end (True), giving up trainers whose leases run out meanwhile."""
+        ...
+
+    def stop(self, reason: str) -> None:
+        """End now; whoever waits gets PeerLostError with the reason."""
+        ...

@@ -1,0 +1,98 @@
+"""Which server holds what: how a parameter is cut into slices and which endpoint each slice goes to.
+
+Pure arithmetic on shapes, names and sizes; the same input gives the same placement in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Final
+
+#: a server may hold this much more than the mean before placement by size steps in
+MAX_IMBALANCE: Final = 1.15
+#: while placing by size, a piece stays where its dispatcher wants it up to this load over the mean
+_ROOM: Final = 1.05
+
+#: (names of the pieces in order, number of servers) -> preferred server of each piece
+Dispatcher = Callable[[Sequence[str], int], list[int]]
+
+
+def slice_rows(shape: Sequence[int], slice_count: int, min_block_size: int) -> list[tuple[int, int]]:
+    """Cut a parameter along dimension 0 into at most ``slice_count`` slices of at least ``min_block_size`` elements.
+
+    Returns (first row, rows) per slice; of a rank-1 parameter a row is an element. Fluid's ``slice_variable``:
+    n = min(slice_count, max(1, numel // min_block_size)), each slice ceil(numel / n) elements rounded up to whole
+    rows, the last one smaller.
+
+    >>> slice_rows((32, 1000), 2, 8192)
+    [(0, 16), (16, 16)]
+    >>> slice_rows((7,), 3, 1)
+    [(0, 3), (3, 3), (6, 1)]
+    """
+    numel = prod(shape)
+    row = prod(shape[1:])
+    if numel == 0:
+        return [(0, shape[0] if shape else 1)]
+    wanted = min(slice_count, max(1, numel // min_block_size))
+    rows = _ceil_div(_ceil_div(numel, wanted), row)
+    total = numel // row
+    return [(first, min(rows, total - first)) for first in range(0, total, rows)]
+
+
+def round_robin(names: Sequence[str], servers: int) -> list[int]:
+    """Fluid's RoundRobin: piece k goes to server k modulo ``servers``."""
+    return [index % servers for index in range(len(names))]
+
+
+def hash_name(names: Sequence[str], servers: int) -> list[int]:
+    """Fluid's HashName with a hash of our own (BLAKE2b), equal in every process and on every machine."""
+    return [
+        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % servers for name in names
+    ]
+
+
+def place(names: Sequence[str], sizes: Sequence[int], servers: int, dispatcher: Dispatcher, slack: int) -> list[int]:
+    """Server of each piece: the dispatcher's choice, unless that overloads a server and placing by size helps.
+
+    ``sizes`` in bytes. Overloaded means more than `MAX_IMBALANCE` times the mean and more than ``slack`` bytes above
+    it, so small models keep Fluid's order exactly.
+    """
+    preferred = dispatcher(names, servers)
+    mean = sum(sizes) / servers
+    heaviest = max(loads(preferred, sizes, servers))
+    if heaviest <= MAX_IMBALANCE * mean or heaviest - mean <= slack:
+        return preferred
+    by_size = _by_size(preferred, sizes, servers)
+    return by_size if max(loads(by_size, sizes, servers)) < heaviest else preferred
+
+
+def loads(servers_of: Sequence[int], sizes: Sequence[int], servers: int) -> list[int]:
+    """Bytes per server."""
+    load = [0] * servers
+    for server, size in zip(servers_of, sizes, strict=True):
+        load[server] += size
+    return load
+
+
+def _by_size(preferred: Sequence[int], sizes: Sequence[int], servers: int) -> list[int]:
+    """Biggest first, each where it is wanted if there is room, else on the server with the least load.
+
+    Graham's longest-processing-time rule with a preference ("consistent hashing with bounded loads", Mirrokni et al.
+    2016, has the same idea for the preference).
+    """
+    room = _ROOM * sum(sizes) / servers
+    load = [0] * servers
+    result = list(preferred)
+    for index in sorted(range(len(sizes)), key=lambda k: (-sizes[k], k)):
+        wanted = preferred[index]
+        if load[wanted] + sizes[index] > room:
+            wanted = load.index(min(load))
+        result[index] = wanted
+        load[wanted] += sizes[index]
+    return result
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,176 @@
+"""Every op case of the golden set (real Fluid 1.8.5) against our records: outputs, dtypes, LoD, errors, gradients.
+
+Ops that have no record yet are skipped one by one, so that the run lists them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fluidlite.dtypes import VarKind
+from fluidlite.errors import FluidliteError
+from fluidlite.ops import registry
+from fluidlite.values.lod import LoDTensor, lod_from_lengths
+from fluidlite.values.selected_rows import SelectedRows
+from tests.op_harness import Bench, add_gradient, build, input_gradient, lod_of, numbers
+from tests.shared_data import GOLDEN, golden_array, golden_names, needs_golden
+
+#: ops whose seeded values we make with Fluid's own generator
+SAME_GENERATOR = {
+    "uniform_random",
+    "uniform_random_batch_size_like",
+    "gaussian_random",
+    "gaussian_random_batch_size_like",
+    "truncated_gaussian_random",
+    "sampling_id",
+}
+
+
+def _cases() -> list[Any]:
+    params: list[Any] = []
+    for name in golden_names("cases"):
+        cases = json.loads((GOLDEN / "cases" / f"{name}.json").read_text(encoding="utf-8"))["cases"]
+        if registry.find(name) is None:
+            mark = pytest.mark.skip(reason=f"op {name!r} has no record yet ({len(cases)} golden cases)")
+            params.append(pytest.param({"op": name}, id=name, marks=mark))
+        else:
+            params.extend(pytest.param(case, id=case["id"]) for case in cases)
+    return params
+
+
+@needs_golden
+@pytest.mark.parametrize("case", _cases())
+def test_golden_op(case: dict[str, Any]) -> None:
+    correct = case.get("expected_correct", {})
+    refused = case.get("error") and not correct
+    if refused or ("fluid_defect" in case and not correct and "a refusal is right" in case.get("note", "")):
+        _expect_refusal(case)
+        return
+    bench = _bench(case)
+    wanted = {**case.get("outputs", {}), **{k: v for k, v in correct.items() if not k.startswith("grad:")}}
+    gradient = case.get("grad", {})
+    if gradient and (not gradient.get("error") or any(k.startswith("grad:") for k in correct)):
+        _add_gradient(bench, gradient["out_grads"], case.get("no_grad", ()))
+    env = bench.run()
+    same_values = "rng" not in case or case["op"] in SAME_GENERATOR
+    for name, values in wanted.items():
+        for index, expected in enumerate(values):
+            actual = env.read(bench.op.outputs[name][index])
+            _check(actual, expected, f"{name}[{index}]", same_values)
+            _check_inferred(bench, bench.op.outputs[name][index], actual, f"{name}[{index}]")
+    for name, values in case.get("inputs_after", {}).items():
+        for argument, expected in zip(bench.op.inputs[name], values, strict=True):
+            _check(env.read(argument), expected, f"{name} afterwards")
+    in_grads = {**gradient.get("in_grads", {}), **{k[5:]: v for k, v in correct.items() if k.startswith("grad:")}}
+    for name, values in in_grads.items():
+        for expected, actual in zip(values, input_gradient(bench, env, name), strict=True):
+            if expected is not None:
+                _check(_as_far_as_defined(actual, expected, case), expected, f"{name}@GRAD", lod_only_if_expected=True)
+
+
+def _expect_refusal(case: dict[str, Any]) -> None:
+    try:
+        _bench(case).run()
+    except FluidliteError:
+        return
+    assert case.get("optional"), f"must be refused: {case.get('reason', case.get('note'))}"
+
+
+def _bench(case: dict[str, Any]) -> Bench:
+    inputs = {name: [_value(v) for v in values] for name, values in case["inputs"].items()}
+    counts = {k: v if isinstance(v, int) else len(v) for k, v in case.get("n_outputs", {}).items()}
+    for name, values in case.get("outputs", {}).items():
+        counts.setdefault(name, len(values))
+    initial = {name: [_value(v) for v in _listed(value)] for name, value in case.get("out_init", {}).items()}
+    inplace = case.get("inplace", {})
+    return build(
+        case["op"], inputs, case.get("attrs") or {}, n_outputs=counts, inplace=inplace, initial=initial
+    )
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _add_gradient(bench: Bench, out_grads: Mapping[str, Any], no_grad: Sequence[str]) -> None:
+    given = {}
+    for name, values in out_grads.items():
+        for argument, value in zip(bench.op.outputs[name], values, strict=True):
+            if value is not None:
+                given[argument] = _value(value)
+    add_gradient(bench, given, no_grad)
+
+
+def _value(golden: dict[str, Any]) -> Any:
+    if "array" in golden:
+        return [_value(item) for item in golden["array"]]
+    if "rows" in golden:
+        return SelectedRows(np.array(golden["rows"], np.int64), golden_array(golden["value"]), golden["height"])
+    array = golden_array(golden)
+    return LoDTensor(array, lod_from_lengths(golden["lod"])) if golden.get("lod") else array
+
+
+def _as_far_as_defined(actual: Any, expected: dict[str, Any], case: dict[str, Any]) -> Any:
+    """Gradients of a case with a defect have no right value recorded where Fluid's is NaN."""
+    if "fluid_defect" not in case or not isinstance(actual, np.ndarray) or "v" not in expected:
+        return actual
+    return np.where(np.isnan(golden_array(expected)), np.nan, actual).astype(actual.dtype)
+
+
+def _check(
+    actual: Any, expected: Any, what: str, same_values: bool = True, lod_only_if_expected: bool = False
+) -> None:
+    if expected is None or (expected.get("d", 0) is None and expected["s"] == [0]):
+        assert actual is None, f"{what}: nothing is to be written"
+        return
+    assert actual is not None, f"{what} was not written"
+    if "array" in expected:
+        assert len(actual) == len(expected["array"])
+        for index, (one, other) in enumerate(zip(actual, expected["array"], strict=True)):
+            _check(one, other, f"{what}[{index}]")
+        return
+    if "rows" in expected:
+        assert isinstance(actual, SelectedRows), what
+        assert (actual.rows.tolist(), actual.height) == (expected["rows"], expected["height"]), what
+        _check(actual.value, expected["value"], f"{what}.value")
+        return
+    array = numbers(actual)
+    assert isinstance(array, (np.ndarray, np.generic)), what
+    assert list(array.shape) == expected["s"], what
+    if expected["d"] is None:
+        return
+    assert array.dtype == expected["d"], what
+    if expected["v"] is not None and same_values:
+        _check_values(array, golden_array(expected), what)
+    lod = lod_from_lengths(expected.get("lod", ()))
+    if lod or not lod_only_if_expected:
+        assert lod_of(actual) == lod, what
+
+
+def _check_values(actual: Any, expected: Any, what: str) -> None:
+    if not np.issubdtype(actual.dtype, np.floating):
+        np.testing.assert_array_equal(actual, expected, err_msg=what)
+        return
+    rtol = 1e-5 if actual.dtype == np.float32 else 1e-6
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-6, err_msg=what)
+
+
+def _check_inferred(bench: Bench, argument: str, actual: Any, what: str) -> None:
+    """What `infer` said of an output must not contradict what the kernel wrote."""
+    var = bench.block.vars[argument]
+    if isinstance(actual, SelectedRows):
+        assert var.kind is VarKind.SELECTED_ROWS, f"inferred kind of {what}"
+        return
+    array = numbers(actual)
+    if var.kind is not VarKind.LOD_TENSOR or not isinstance(array, np.ndarray):
+        return
+    assert var.dtype == array.dtype.name, f"inferred dtype of {what}"
+    if var.shape is not None:
+        assert len(var.shape) == array.ndim, f"inferred rank of {what}: {var.shape}, got {array.shape}"
+        fits = all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
+        assert fits, f"inferred shape of {what}: {var.shape}, got {array.shape}"
