@@ -213,9 +213,13 @@ class Operator:
     def attr_names(self) -> list[str]:
         return list(self.all_attrs())
 
-    def _set_attr(self, name: str, value: Any) -> None:
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set an attribute, typed by the op's record."""
         spec = registry.attrs_for_one(self.type, name, value)
         edit.set_attr(self.block.program.desc, self.desc, name, spec)
+
+    # the name that scripts for Fluid 1.x use
+    _set_attr = set_attr
 
     def __str__(self) -> str:
         return text.show_op(self.desc)
@@ -267,8 +271,8 @@ class Block:
             raise ProgramError(f"block {self.idx} has no variable {name!r}")
         return self._facade(name)
 
-    def _var_recursive(self, name: str) -> Variable:
-        """A variable of this block or its ancestors."""
+    def find_var(self, name: str) -> Variable:
+        """A variable of this block or its ancestors; ProgramError when none has it."""
         block: Block | None = self
         while block is not None:
             if name in block.desc.vars:
@@ -372,7 +376,7 @@ class Block:
             raise
         if stop_gradient:
             for name in op.output_arguments():
-                self._var_recursive(name).stop_gradient = True
+                self.find_var(name).stop_gradient = True
         return Operator(self, op)
 
     def remove_op(self, index: int) -> None:
@@ -383,6 +387,7 @@ class Block:
     _prepend_op = prepend_op
     _insert_op = insert_op
     _remove_op = remove_op
+    _var_recursive = find_var
 
     def __str__(self) -> str:
         return text.show_block(self.desc)
@@ -477,16 +482,28 @@ class Program:
 
 def strip_training(program: ir.Program) -> None:
     """Remove backward, optimizer and schedule ops (by role) and set ``is_test``."""
-    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED
     for block in program.blocks:
-        edit.remove_ops(
-            program, block, [op for op in block.ops if op.role != OpRole.NOT_SPECIFIED and op.role & training]
-        )
+        edit.remove_ops(program, block, _training_ops(block))
         for op in block.ops:
             op_def = registry.find(op.type)
             if op_def is not None and "is_test" in op_def.attrs:
                 edit.set_attr(program, op, "is_test", registry.coerce_attr(ir.AttrType.BOOLEAN, True))
     drop_unused_vars(program)
+
+
+def _training_ops(block: ir.Block) -> list[ir.Operator]:
+    """Ops of a training role, and ops without one that read what only those wrote (error clips, a norm of gradients)."""
+    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED
+    kept = {name for name, var in block.vars.items() if var.persistable or var.is_data}
+    doomed: list[ir.Operator] = []
+    lost: set[str] = set()
+    for op in block.ops:
+        if (op.role != OpRole.NOT_SPECIFIED and op.role & training) or not lost.isdisjoint(op.input_arguments()):
+            doomed.append(op)
+            lost.update(name for name in op.output_arguments() if name not in kept)
+        else:
+            kept.update(op.output_arguments())
+    return doomed
 
 
 def drop_unused_vars(program: ir.Program) -> None:

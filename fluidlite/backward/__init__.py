@@ -6,7 +6,7 @@ gradient, a variable written twice, a target that is also on the way to another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fluidlite import unique_name
@@ -22,9 +22,9 @@ from fluidlite.ops.infer import infer_op
 #: called after each gradient op is appended, with the block and the map gradient name -> forward variable
 Callback: TypeAlias = "Callable[[Block, Mapping[str, str]], None]"
 #: sets of Variables or names; scripts pass lists as well
-NoGradSet: TypeAlias = "set[VarOrName] | Sequence[VarOrName] | None"
+NoGradSet: TypeAlias = "Collection[VarOrName] | None"
 
-__all__ = ["append_backward", "calc_gradient", "gradients"]
+__all__ = ["append_backward", "calc_gradient", "gradients", "no_grad_names"]
 
 
 def append_backward(
@@ -51,7 +51,7 @@ def append_backward(
     if loss.op is None:
         raise GradientError(f"the loss {loss.name!r} is not computed by any op of block {block.idx}")
     parameters = _parameters(block, parameter_list)
-    stopped = path.stopped_names(block.program.desc, block.desc, _names(no_grad_set))
+    stopped = path.stopped_names(block.program.desc, block.desc, no_grad_names(no_grad_set))
     wanted = {param.name for param in parameters}
     ops = path.find_path(block.desc, [loss.name], wanted, stopped, only_wanted=False)
     start = _fresh(block, names.grad(loss.name))
@@ -61,7 +61,7 @@ def append_backward(
     _mark_loss(loss)
     _append(block, _ones(block, loss.name, start), OpRole.BACKWARD | OpRole.LOSS, {start: loss.name})
     _append_all(block, plan, callbacks or ())
-    pairs = [(param, block._var_recursive(plan.final[param.name])) for param in parameters if param.name in plan.final]
+    pairs = [(param, block.find_var(plan.final[param.name])) for param in parameters if param.name in plan.final]
     for param, gradient in pairs:
         _note_pair(block, param.name, gradient.name)
     return pairs
@@ -94,7 +94,7 @@ def gradients(
         if _block_of(variable, "targets and inputs").program is not block.program:
             raise ProgramError(f"{variable.name!r} and {target_list[0].name!r} belong to different programs")
 
-    stopped = path.stopped_names(block.program.desc, block.desc, _names(no_grad_set))
+    stopped = path.stopped_names(block.program.desc, block.desc, no_grad_names(no_grad_set))
     wanted = {variable.name for variable in input_list}
     start = {
         target.name: _start_of(block, target, gradient) for target, gradient in zip(target_list, given, strict=True)
@@ -106,7 +106,7 @@ def gradients(
             _append_ones_like(block, target, start[target.name])
     _append_all(block, plan, ())
     return [
-        block._var_recursive(plan.final[variable.name])
+        block.find_var(plan.final[variable.name])
         if variable.name in plan.final and variable.name not in stopped
         else None
         for variable in input_list
@@ -134,7 +134,8 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _names(given: NoGradSet) -> set[str]:
+def no_grad_names(given: NoGradSet) -> set[str]:
+    """The names in a user's no_grad_set."""
     if isinstance(given, (str, Variable)):
         raise ProgramError("no_grad_set must be a set or list of Variables or names")
     return {name_of(item) for item in given or ()}
@@ -174,7 +175,6 @@ def _plan(
     return grad_ops.accumulate(kept, starting, grad_names.source, block.idx)
 
 
-
 def _refuse_untrainable(
     plan: grad_ops.BackwardOps, ops: Sequence[ir.Operator], loss: Variable, stopped: set[str]
 ) -> None:
@@ -190,12 +190,12 @@ def _refuse_untrainable(
 def _mark_loss(loss: Variable) -> None:
     op = loss.op
     assert op is not None
-    op._set_attr("op_role", int(op.desc.role | OpRole.LOSS))
+    op.set_attr("op_role", int(op.desc.role | OpRole.LOSS))
 
 
 def _ones(block: Block, target: str, gradient: str, shape_tensor: str | None = None) -> ir.Operator:
     """An op that fills a target's gradient with ones, of the target's run-time shape when ``shape_tensor`` holds it."""
-    var = block._var_recursive(target)
+    var = block.find_var(target)
     attrs = {"shape": var.shape, "value": 1.0, "dtype": dtype_number(var.dtype)}
     op = ir.Operator("fill_constant", outputs={"Out": [gradient]}, origin=_origin_of(var))
     op.attrs = registry.attrs_for(registry.get("fill_constant"), attrs)
@@ -245,7 +245,7 @@ def _append(block: Block, op: ir.Operator, role: OpRole, source: Mapping[str, st
     program = block.program.desc
     op.attrs["op_role"] = registry.coerce_attr(ir.AttrType.INT, int(role))
     for name in op.output_arguments():
-        forward = block._var_recursive(source[name]).desc if name in source else None
+        forward = block.find_var(source[name]).desc if name in source else None
         if program.find_var(name, block.desc) is None and forward is not None:
             var = ir.Variable(name, dtype=forward.dtype, shape=forward.shape)
             edit.add_var(program, block.desc, var)
@@ -257,4 +257,4 @@ def _note_pair(block: Block, param: str, gradient: str) -> None:
     """Note (parameter, gradient) on the op that finishes the gradient, for whoever moves it later."""
     op = block.var(gradient).op
     assert op is not None
-    op._set_attr("op_role_var", (*op.desc.role_var, param, gradient))
+    op.set_attr("op_role_var", (*op.desc.role_var, param, gradient))

@@ -42,7 +42,10 @@ class GradNames:
 def make_grad_ops(path: Sequence[Operator], grad_names: GradNames, stopped: Collection[str]) -> list[GradOp]:
     """The gradient ops of ``path``, last op first; gradients of ``stopped`` variables are ``@EMPTY@``."""
     return [
-        grad_op for op in reversed(path) for made in _grad_ops_of(op) for grad_op in [_named(op, made, grad_names, stopped)]
+        grad_op
+        for op in reversed(path)
+        for made in _grad_ops_of(op)
+        for grad_op in [_named(op, made, grad_names, stopped)]
     ]
 
 
@@ -53,9 +56,7 @@ def _grad_ops_of(op: Operator) -> list[Operator]:
 
 def _named(op: Operator, made: Operator, grad_names: GradNames, stopped: Collection[str]) -> GradOp:
     incoming = {names.grad(name): grad_names.of(name) for name in op.output_arguments()}
-    outgoing = {
-        names.grad(name): EMPTY if name in stopped else grad_names.of(name) for name in op.input_arguments()
-    }
+    outgoing = {names.grad(name): EMPTY if name in stopped else grad_names.of(name) for name in op.input_arguments()}
     inputs = {slot: [incoming.get(name, name) for name in arguments] for slot, arguments in made.inputs.items()}
     outputs = {slot: [outgoing.get(name, name) for name in arguments] for slot, arguments in made.outputs.items()}
     named = Operator(
@@ -158,7 +159,9 @@ class BackwardOps:
     final: dict[str, str]
 
 
-def accumulate(grad_ops: Iterable[GradOp], start: Mapping[str, str], source: Mapping[str, str], block: int) -> BackwardOps:
+def accumulate(
+    grad_ops: Iterable[GradOp], start: Mapping[str, str], source: Mapping[str, str], block: int
+) -> BackwardOps:
     """Sum gradients that several ops write: pieces ``g@RENAME@block0@k``, summed right before ``g`` is read.
 
     Contributions are numbered in the order of backward, so the last use of a variable comes first. ``start`` maps

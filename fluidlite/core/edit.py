@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from fluidlite.core.ir import Attr, Block, Operator, Parameter, Program, Variable
+from fluidlite.core.ir import Attr, AttrType, Block, Operator, Parameter, Program, Variable
 from fluidlite.errors import ProgramError
 
 
@@ -89,6 +89,38 @@ def rename_arguments(program: Program, op: Operator, names: Mapping[str, str]) -
         for key, values in arguments.items():
             arguments[key] = [names.get(value, value) for value in values]
     program.edits += 1
+
+
+def keep_blocks(program: Program, kept: Sequence[int]) -> None:
+    """Drop all blocks but these and number them anew in the given order; parents and block attributes follow.
+
+    Block 0 must come first, a parent before its children, and no op that stays may name a block that goes.
+    """
+    new = {old: index for index, old in enumerate(kept)}
+    blocks = [program.blocks[old] for old in kept]
+    for block in blocks:
+        if block.parent not in {-1, *new}:
+            raise ProgramError(f"block {block.idx} cannot stay without its parent, block {block.parent}")
+    for index, block in enumerate(blocks):
+        block.idx = index
+        block.parent = new.get(block.parent, -1)
+        block.forward = new.get(block.forward, -1)
+        for op in block.ops:
+            op.attrs = {name: _renumbered(op, name, attr, new) for name, attr in op.attrs.items()}
+    program.blocks = blocks
+    program.edits += 1
+
+
+def _renumbered(op: Operator, name: str, attr: Attr, new: Mapping[int, int]) -> Attr:
+    if attr.type not in (AttrType.BLOCK, AttrType.BLOCKS):
+        return attr
+    named = (attr.value,) if attr.type is AttrType.BLOCK else attr.value
+    gone = [idx for idx in named if idx not in new]
+    if gone:
+        raise ProgramError(
+            f"attribute {name!r} of op {op.type!r} names block {gone[0]}, which is dropped ({op.origin})"
+        )
+    return Attr(attr.type, new[attr.value] if attr.type is AttrType.BLOCK else tuple(new[idx] for idx in named))
 
 
 def clone(program: Program) -> Program:

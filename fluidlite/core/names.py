@@ -88,6 +88,11 @@ def lookup_part(table: str, part: str, index: int) -> str:
     return f"{table}.{part}{index}"
 
 
+def served_part(table: str, part: str) -> str:
+    """A variable of a server's lookup block: ``emb`` -> ``emb.ids``, ``emb.rows``."""
+    return f"{table}.{part}"
+
+
 def new_gradient(gradient: str) -> str:
     """A sparse gradient that a regularizer made dense (Fluid's suffix)."""
     return f"{gradient}@NEWGRAD@"

@@ -96,10 +96,8 @@ def embedding_layer(
     """
     require_dtype("embedding", input, ("int64",))
     height, width = _table_size(input, size)
-    helper = LayerHelper("embedding", param_attr=param_attr)
-    weight = helper.create_parameter(
-        helper.param_attr or param_attr, [height, width], dtype, is_distributed=is_distributed
-    )
+    helper = LayerHelper("embedding")
+    weight = helper.create_parameter(param_attr, [height, width], dtype, is_distributed=is_distributed)
     attrs = {
         "is_sparse": is_sparse or is_distributed,
         "is_distributed": is_distributed,
@@ -141,11 +139,11 @@ def fused_embedding_seq_pool(
     dtype: object = "float32",
 ) -> Variable:
     """`embedding` of id sequences followed by their sum, in one op: ids [T, 1] with LoD give [N, width]."""
-    helper = LayerHelper("fused_embedding_seq_pool", param_attr=param_attr)
+    helper = LayerHelper("fused_embedding_seq_pool")
     require_dtype("fused_embedding_seq_pool", require_variable(helper.layer_type, "input", input), ("int64",))
     if combiner != "sum":
         raise ProgramError(f"fused_embedding_seq_pool: combiner must be 'sum', not {combiner!r} ({user_line()})")
-    weight = helper.create_parameter(helper.param_attr or param_attr, _table_size(input, size), dtype)
+    weight = helper.create_parameter(param_attr, _table_size(input, size), dtype)
     attrs = {"is_sparse": is_sparse, "combiner": combiner, "padding_idx": _padding(weight, padding_idx)}
     return helper.one("fused_embedding_seq_pool", {"Ids": input, "W": weight}, attrs, dtype=dtype)
 
@@ -223,7 +221,7 @@ def prelu(x: Variable, mode: str, param_attr: AttrLike = None, name: str | None 
     }
     if mode not in shapes:
         raise ProgramError(f"prelu of {x.name!r}: mode must be all, channel or element, not {mode!r} ({user_line()})")
-    helper = LayerHelper("prelu", name, param_attr=param_attr)
+    helper = LayerHelper("prelu", name)
     alpha = helper.create_parameter(param_attr, shapes[mode], x.dtype, default_initializer=Constant(0.25))
     return helper.one("prelu", {"X": x, "Alpha": alpha}, {"mode": mode}, dtype=x.dtype)
 

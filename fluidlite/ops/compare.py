@@ -43,13 +43,24 @@ def _connective(predicate: Predicate) -> Kernel:
     return kernel
 
 
+def equal(x: Array, y: Array) -> Array:
+    """Floats are equal when they differ by less than 1e-8 (Fluid's rule); equal infinities are equal, NaN is not."""
+    if x.dtype.kind != "f":
+        return np.equal(x, y)
+    return np.equal(x, y) | (np.abs(x - y) < 1e-8)
+
+
+def not_equal(x: Array, y: Array) -> Array:
+    return np.logical_not(equal(x, y))
+
+
 COMPARISONS: Final[tuple[tuple[str, str, Predicate, list[bool]], ...]] = (
     ("less_than", "<", np.less, [True, False, False]),
     ("less_equal", "<=", np.less_equal, [True, True, False]),
     ("greater_than", ">", np.greater, [False, False, True]),
     ("greater_equal", ">=", np.greater_equal, [False, True, True]),
-    ("equal", "==", np.equal, [False, True, False]),
-    ("not_equal", "!=", np.not_equal, [True, False, True]),
+    ("equal", "==", equal, [False, True, False]),
+    ("not_equal", "!=", not_equal, [True, False, True]),
 )
 CONNECTIVES: Final[tuple[tuple[str, str, Predicate, list[bool]], ...]] = (
     ("logical_and", "and", np.logical_and, [False, False, False, True]),

@@ -15,12 +15,12 @@ import numpy as np
 from fluidlite.core import names
 from fluidlite.core.ir import Operator
 from fluidlite.dtypes import Array
-from fluidlite.ops import registry
 from fluidlite.ops.broadcast import infer_broadcast, operands, sum_to
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import grads_like_forward
 from fluidlite.ops.registry import Case, Kernel, int_attr, register, string_attr
+from fluidlite.ops.scale import scale_op
 from fluidlite.values.selected_rows import SelectedRows
 
 _ATTRS: Final = {
@@ -249,15 +249,9 @@ def minus(ctx: KernelContext, X: Array, Y: Array) -> Array:
 
 def _minus_grad(op: Operator) -> list[Operator]:
     """X@GRAD = Out@GRAD and Y@GRAD = -Out@GRAD, each by a `scale`."""
-    gradient = [names.grad(op.outputs["Out"][0])]
+    gradient = names.grad(op.outputs["Out"][0])
     return [
-        Operator(
-            "scale",
-            {"X": gradient},
-            {"Out": [names.grad(op.inputs[name][0])]},
-            {"scale": registry.attrs_for_one("scale", "scale", factor)},
-            origin=op.origin,
-        )
+        scale_op(gradient, names.grad(op.inputs[name][0]), {"scale": factor}, op.origin)
         for name, factor in (("X", 1.0), ("Y", -1.0))
     ]
 

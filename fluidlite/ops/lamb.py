@@ -70,20 +70,21 @@ A SelectedRows gradient moves every row. Refused on tables. Source: You et al., 
     cases=(
         Case(
             {
-                "Param": np.array([[3.0, 4.0]]),
+                "Param": np.array([[6.0, 8.0]]),
                 "Grad": np.array([[2.0, 0.0]]),
                 "LearningRate": np.array([0.5]),
-                "Moment1": np.array([[1.0, 3.0]]),
+                "Moment1": np.array([[7.0, 12.0]]),
                 "Moment2": np.array([[4.0, 8.0]]),
                 "Beta1Pow": np.array([0.5]),
                 "Beta2Pow": np.array([0.5]),
             },
-            {"beta1": 0.5, "beta2": 0.5, "epsilon": 1.0, "weight_decay": 0.5},
+            {"beta1": 0.5, "beta2": 0.5, "epsilon": 1.0, "weight_decay": 0.25},
             {
-                "ParamOut": np.array([[3.0 - 1.25 * np.sqrt(2.0) * 0.8, 4.0 - 1.25 * np.sqrt(2.0)]]),
-                "Moment1Out": np.array([[1.5, 1.5]]),
+                "ParamOut": np.array([[3.0, 4.0]]),
+                "Moment1Out": np.array([[4.5, 6.0]]),
                 "Moment2Out": np.array([[4.0, 4.0]]),
             },
+            note="r is [3, 4], the ratio 2",
         ),
     ),
 )

@@ -64,6 +64,10 @@ class AttrSpec:
     default: Any = REQUIRED
     doc: str = ""
 
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
 
 def int_attr(default: Any = REQUIRED, doc: str = "") -> AttrSpec:
     return AttrSpec(AttrType.INT, default, doc)
@@ -74,7 +78,7 @@ def long_attr(default: Any = REQUIRED, doc: str = "") -> AttrSpec:
 
 
 def float_attr(default: Any = REQUIRED, doc: str = "") -> AttrSpec:
-    return AttrSpec(AttrType.FLOAT, default, doc)
+    return AttrSpec(AttrType.FLOAT, default if default is REQUIRED else _as_float32(default), doc)
 
 
 def bool_attr(default: Any = REQUIRED, doc: str = "") -> AttrSpec:
@@ -94,7 +98,7 @@ def longs_attr(default: Any = (), doc: str = "") -> AttrSpec:
 
 
 def floats_attr(default: Any = (), doc: str = "") -> AttrSpec:
-    return AttrSpec(AttrType.FLOATS, default, doc)
+    return AttrSpec(AttrType.FLOATS, tuple(_as_float32(value) for value in default), doc)
 
 
 def bools_attr(default: Any = (), doc: str = "") -> AttrSpec:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from fluidlite.core import names
-from fluidlite.core.ir import Attr, Operator
+from fluidlite.core.ir import Operator
 from fluidlite.dtypes import Array
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import like
-from fluidlite.ops.registry import Case, GradMaker, bool_attr, float_attr, register
+from fluidlite.ops.registry import Case, bool_attr, float_attr, register
 from fluidlite.ops.rows import over_rows
 from fluidlite.ops.special import sign
 from fluidlite.values.selected_rows import SelectedRows
@@ -27,28 +30,22 @@ def scale_(
     return np.asarray(X * factor + shift if bias_after_scale else (X + shift) * factor)
 
 
-def _scaled_gradient(factor: float | None) -> GradMaker:
-    """X@GRAD = factor * Out@GRAD by a `scale`; None: the forward op's own factor."""
-
-    def make(op: Operator) -> list[Operator]:
-        inputs = {"X": [names.grad(op.outputs["Out"][0])]}
-        if factor is None and op.inputs.get("ScaleTensor"):
-            inputs["ScaleTensor"] = list(op.inputs["ScaleTensor"])
-        return [
-            Operator(
-                "scale",
-                inputs,
-                {"Out": [names.grad(op.inputs["X"][0])]},
-                {"scale": _own_factor(op) if factor is None else registry.attrs_for_one("scale", "scale", factor)},
-                origin=op.origin,
-            )
-        ]
-
-    return make
+def scale_op(source: str, target: str, attrs: Mapping[str, Any], origin: str) -> Operator:
+    """A `scale` op from one variable to another, as gradients use it."""
+    typed = {name: registry.attrs_for_one("scale", name, value) for name, value in attrs.items()}
+    return Operator("scale", {"X": [source]}, {"Out": [target]}, typed, origin=origin)
 
 
-def _own_factor(op: Operator) -> Attr:
-    return op.attrs.get("scale", registry.attrs_for_one("scale", "scale", 1.0))
+def _scale_grad(op: Operator) -> list[Operator]:
+    attrs = {"scale": op.attr("scale", 1.0), "bias": 0.0, "bias_after_scale": True}
+    made = scale_op(names.grad(op.outputs["Out"][0]), names.grad(op.inputs["X"][0]), attrs, op.origin)
+    if op.inputs.get("ScaleTensor"):
+        made.inputs["ScaleTensor"] = list(op.inputs["ScaleTensor"])
+    return [made]
+
+
+def _sign_grad(op: Operator) -> list[Operator]:
+    return [scale_op(names.grad(op.outputs["Out"][0]), names.grad(op.inputs["X"][0]), {"scale": 0.0}, op.origin)]
 
 
 _X = np.array([[1.0, -2.0], [0.5, 4.0]])
@@ -66,7 +63,7 @@ register(
     },
     infer=like("X", "Out"),
     kernel=over_rows(scale_),
-    grad=_scaled_gradient(None),
+    grad=_scale_grad,
     share_lod="X",
     sparse=("X",),
     cases=(
@@ -90,7 +87,7 @@ register(
     outputs=["Out"],
     infer=like("X", "Out"),
     kernel=sign_,
-    grad=_scaled_gradient(0.0),
+    grad=_sign_grad,
     share_lod="X",
     cases=(
         Case({"X": np.array([-1.5, 2.0])}, {}, {"Out": np.array([-1.0, 1.0])}, check_grad=("X",)),

@@ -36,8 +36,8 @@ def softmax(ctx: KernelContext, X: Array, *, axis: int) -> Array:
 
 
 def softmax_grad(ctx: KernelContext, Out: Array, Out_GRAD: Array, *, axis: int) -> Array:
-    out: Array = Out * (Out_GRAD - (Out_GRAD * Out).sum(axis=axis, keepdims=True))
-    return out
+    grad: Array = Out * (Out_GRAD - (Out_GRAD * Out).sum(axis=axis, keepdims=True))
+    return grad
 
 
 _LOGITS = np.array([[0.0, np.log(2.0), np.log(5.0)], [1.0, 1.0, 1.0]])

@@ -10,7 +10,6 @@ from fluidlite.ops.cross_entropy import picked, scattered
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register
-from fluidlite.ops.softmax import stable_softmax
 
 _ATTRS = {
     "soft_label": bool_attr(default=False, doc="Label holds a distribution over the classes instead of one class"),
@@ -23,14 +22,13 @@ _ATTRS = {
 def softmax_with_cross_entropy(
     ctx: KernelContext, Logits: Array, Label: Array, *, soft_label: bool, ignore_index: int, axis: int
 ) -> dict[str, Array]:
-    logits = np.moveaxis(Logits, axis, -1)
-    log_probabilities = logits - _log_sum_exp(logits)
+    log_probabilities = _log_softmax(np.moveaxis(Logits, axis, -1))
     if soft_label:
         loss = -(np.moveaxis(Label, axis, -1) * log_probabilities).sum(axis=-1, keepdims=True)
     else:
         _, match, counted = picked(ctx, log_probabilities, np.moveaxis(Label, axis, -1), ignore_index)
-        loss = np.where(counted, -match, 0).astype(Logits.dtype).reshape((*logits.shape[:-1], 1))
-    return {"Softmax": stable_softmax(Logits, axis), "Loss": np.moveaxis(loss, -1, axis)}
+        loss = np.where(counted, -match, 0).astype(Logits.dtype).reshape((*log_probabilities.shape[:-1], 1))
+    return {"Softmax": np.moveaxis(np.exp(log_probabilities), -1, axis), "Loss": np.moveaxis(loss, -1, axis)}
 
 
 def softmax_with_cross_entropy_grad(
@@ -44,8 +42,8 @@ def softmax_with_cross_entropy_grad(
     axis: int,
 ) -> Array:
     if soft_label:
-        out: Array = Loss_GRAD * (Softmax * Label.sum(axis=axis, keepdims=True) - Label)
-        return out
+        soft: Array = Loss_GRAD * (Softmax * Label.sum(axis=axis, keepdims=True) - Label)
+        return soft
     softmax = np.moveaxis(Softmax, axis, -1)
     labels, _, counted = picked(ctx, softmax, np.moveaxis(Label, axis, -1), ignore_index)
     upstream = (np.moveaxis(Loss_GRAD, axis, -1).reshape(-1) * counted).astype(Softmax.dtype)
@@ -53,11 +51,13 @@ def softmax_with_cross_entropy_grad(
     return np.moveaxis(grad, -1, axis)
 
 
-def _log_sum_exp(logits: Array) -> Array:
+def _log_softmax(logits: Array) -> Array:
+    """log(softmax) along the last axis, shifted by the maximum so that nothing overflows."""
     if logits.size == 0:
-        return np.zeros((*logits.shape[:-1], 1), logits.dtype)
-    top = logits.max(axis=-1, keepdims=True)
-    out: Array = top + np.log(np.exp(logits - top).sum(axis=-1, keepdims=True))
+        return logits
+    with np.errstate(invalid="ignore"):  # inf - inf: a row with an infinite logit is NaN
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+    out: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return out
 
 

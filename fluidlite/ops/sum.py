@@ -10,10 +10,10 @@ from fluidlite.core import names
 from fluidlite.core.ir import Operator
 from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import DtypeError, ShapeError
-from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, register
+from fluidlite.ops.scale import scale_op
 from fluidlite.values.selected_rows import SelectedRows, merge_rows
 
 
@@ -84,16 +84,7 @@ def _agree(a: tuple[int, ...] | None, b: tuple[int, ...] | None) -> bool:
 def _grad(op: Operator) -> list[Operator]:
     """One `scale` by 1 per input."""
     gradient = names.grad(op.outputs["Out"][0])
-    return [
-        Operator(
-            "scale",
-            {"X": [gradient]},
-            {"Out": [names.grad(argument)]},
-            {"scale": registry.attrs_for_one("scale", "scale", 1.0)},
-            origin=op.origin,
-        )
-        for argument in op.inputs["X"]
-    ]
+    return [scale_op(gradient, names.grad(argument), {"scale": 1.0}, op.origin) for argument in op.inputs["X"]]
 
 
 _A, _B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[10.0, 20.0], [30.0, 40.0]])

@@ -71,10 +71,15 @@ def outcome_of(error: Exception) -> pb.Outcome:
     return pb.Outcome(code=Status.FAILED.name, text=text)
 
 
+def error_of(outcome: pb.Outcome) -> RemoteError:
+    """The error that a server reported, for whoever asked."""
+    return _ERROR_OF.get(outcome.code, ServerFailedError)(outcome.text)
+
+
 def check_outcome(outcome: pb.Outcome) -> None:
     """Raise the error that a server reported, if any."""
     if outcome.code:
-        raise _ERROR_OF.get(outcome.code, ServerFailedError)(outcome.text)
+        raise error_of(outcome)
 
 
 def encode_identity(identity: Identity) -> pb.Identity:

@@ -8,15 +8,15 @@ parameters (a global norm), and norms over the gradient of a table, whose rows a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from fluidlite.core.ir import EMPTY, AttrType, Block, Operator, OpRole, Program
+from fluidlite.core.dataflow import effects, sub_blocks
+from fluidlite.core.ir import EMPTY, Block, Operator, OpRole, Program
 from fluidlite.dtypes import VarKind
 from fluidlite.ops import registry
-from fluidlite.ops.registry import OpDef
 
 LOOKUPS: Final = ("lookup_table", "lookup_table_v2")
 LOOKUP_GRADS: Final = tuple(f"{type}_grad" for type in LOOKUPS)
@@ -51,32 +51,20 @@ def place_of(op: Operator) -> str:
     return f"{op.type} ({op.origin})" if op.origin else op.type
 
 
-def sub_blocks(program: Program, op: Operator) -> Iterator[Block]:
-    """The blocks that an op runs, with those inside them."""
-    for attr in op.attrs.values():
-        if attr.type not in (AttrType.BLOCK, AttrType.BLOCKS):
-            continue
-        for idx in (attr.value,) if attr.type is AttrType.BLOCK else attr.value:
-            block = program.blocks[idx]
-            yield block
-            for inner in block.ops:
-                yield from sub_blocks(program, inner)
-
-
 def reads(program: Program, op: Operator) -> set[str]:
-    """Every variable of the op's own block that it, or a block inside it, reads."""
-    names = set(op.input_arguments())
-    for block in sub_blocks(program, op):
-        names |= {name for inner in block.ops for name in inner.input_arguments() if name not in block.vars}
-    return names
+    """Every variable that an op of block 0 reads, also in the blocks that it runs."""
+    return set(effects(op, registry.find, program.blocks).reads)
 
 
 def writes(program: Program, op: Operator) -> set[str]:
-    """Every variable of the op's own block that it, or a block inside it, writes."""
-    names = set(op.output_arguments())
-    for block in sub_blocks(program, op):
-        names |= {name for inner in block.ops for name in inner.output_arguments() if name not in block.vars}
-    return names
+    """Every variable that an op of block 0 writes, also in the blocks that it runs."""
+    return set(effects(op, registry.find, program.blocks).writes)
+
+
+def blocks_run_by(program: Program, ops: Iterable[Operator]) -> set[int]:
+    """The blocks that ops run, with those inside them."""
+    found = {idx for op in ops for attr in op.attrs.values() for idx in sub_blocks(attr)}
+    return found.union(*(blocks_run_by(program, program.blocks[idx].ops) for idx in found))
 
 
 def users(program: Program, name: str) -> list[tuple[Block, Operator]]:
@@ -87,6 +75,16 @@ def users(program: Program, name: str) -> list[tuple[Block, Operator]]:
         if (block.idx == 0 or name not in block.vars)
         and (name in op.input_arguments() or name in op.output_arguments())
     ]
+
+
+def find_tables(program: Program) -> tuple[str, ...]:
+    """The distributed parameters, in order of declaration: declared so, or looked up with ``is_distributed``."""
+    looked_up = {
+        op.input("W") for _, op in program.all_ops() if op.type in LOOKUPS and op.attr("is_distributed", default=False)
+    }
+    return tuple(
+        name for name, var in program.root.vars.items() if name in looked_up or getattr(var, "is_distributed", False)
+    )
 
 
 def lookups_of(program: Program, name: str) -> list[Operator]:
@@ -135,9 +133,9 @@ class Updates:
     refusals: tuple[str, ...]
 
     @property
-    def last(self) -> int:
-        """Position of the last op that servers take over."""
-        return max(position for chain in self.chains for position in chain.on_server)
+    def moved(self) -> frozenset[int]:
+        """Positions of the ops that only servers run."""
+        return frozenset(p for chain in self.chains for p in chain.on_server).difference(self.on_trainer)
 
 
 def split_updates(program: Program, tables: Collection[str]) -> Updates:
@@ -312,7 +310,3 @@ def _is_persistable(program: Program, name: str) -> bool:
     var = program.find_var(name, program.root)
     return var is not None and var.persistable
 
-
-def state_outputs(op_def: OpDef) -> set[str]:
-    """Output names of an optimizer op that its record accounts for: the parameter and the accumulators."""
-    return {"ParamOut", *(accumulator.output for accumulator in op_def.accumulators)}

@@ -6,18 +6,14 @@ Pure arithmetic on shapes, names and sizes; the same input gives the same placem
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
-from typing import Final
+from typing import Final, Protocol
 
 #: a server may hold this much more than the mean before placement by size steps in
 MAX_IMBALANCE: Final = 1.15
 #: while placing by size, a piece stays where its dispatcher wants it up to this load over the mean
 _ROOM: Final = 1.05
-
-#: (names of the pieces in order, number of servers) -> preferred server of each piece
-Dispatcher = Callable[[Sequence[str], int], list[int]]
-
 
 def slice_rows(shape: Sequence[int], slice_count: int, min_block_size: int) -> list[tuple[int, int]]:
     """Cut a parameter along dimension 0 into at most ``slice_count`` slices of at least ``min_block_size`` elements.
@@ -41,25 +37,39 @@ def slice_rows(shape: Sequence[int], slice_count: int, min_block_size: int) -> l
     return [(first, min(rows, total - first)) for first in range(0, total, rows)]
 
 
-def round_robin(names: Sequence[str], servers: int) -> list[int]:
-    """Fluid's RoundRobin: piece k goes to server k modulo ``servers``."""
-    return [index % servers for index in range(len(names))]
+class Dispatcher(Protocol):
+    """Says where each piece should go. Fluid's name for such a class is PSDispatcher."""
+
+    @staticmethod
+    def prefer(names: Sequence[str], servers: int) -> list[int]:
+        """The preferred server of each piece, given the names of all pieces in order."""
+        ...
 
 
-def hash_name(names: Sequence[str], servers: int) -> list[int]:
-    """Fluid's HashName with a hash of our own (BLAKE2b), equal in every process and on every machine."""
-    return [
-        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % servers for name in names
-    ]
+class RoundRobin:
+    """Piece k goes to server k modulo the number of servers."""
+
+    @staticmethod
+    def prefer(names: Sequence[str], servers: int) -> list[int]:
+        return [index % servers for index in range(len(names))]
 
 
-def place(names: Sequence[str], sizes: Sequence[int], servers: int, dispatcher: Dispatcher, slack: int) -> list[int]:
+class HashName:
+    """A piece goes to the server that a hash of its name says (BLAKE2b: equal in every process, on every machine)."""
+
+    @staticmethod
+    def prefer(names: Sequence[str], servers: int) -> list[int]:
+        digests = (hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
+        return [int.from_bytes(digest, "big") % servers for digest in digests]
+
+
+def place(names: Sequence[str], sizes: Sequence[int], servers: int, dispatcher: type[Dispatcher], slack: int) -> list[int]:
     """Server of each piece: the dispatcher's choice, unless that overloads a server and placing by size helps.
 
     ``sizes`` in bytes. Overloaded means more than `MAX_IMBALANCE` times the mean and more than ``slack`` bytes above
     it, so small models keep Fluid's order exactly.
     """
-    preferred = dispatcher(names, servers)
+    preferred = dispatcher.prefer(names, servers)
     mean = sum(sizes) / servers
     heaviest = max(loads(preferred, sizes, servers))
     if heaviest <= MAX_IMBALANCE * mean or heaviest - mean <= slack:

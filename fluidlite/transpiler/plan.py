@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fluidlite.core import names
 from fluidlite.core.ir import Program
+from fluidlite.transpiler.placement import Dispatcher, RoundRobin
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,15 @@ class Cluster:
     trainers: int
     trainer_id: int = 0
     sync: bool = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """How dense parameters are cut and spread: Fluid's ``slice_var_up``, ``min_block_size`` and ``split_method``."""
+
+    slice_var_up: bool = True
+    min_block_size: int = 8192
+    dispatcher: type[Dispatcher] = RoundRobin
 
 
 @dataclass(frozen=True)

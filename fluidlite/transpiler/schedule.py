@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fluidlite.core.ir import Operator, Program
 from fluidlite.ops import registry
-from fluidlite.transpiler.analysis import Chain, accumulators, is_helper, is_optimizer, place_of, reads, writes
+from fluidlite.transpiler.analysis import Chain, accumulators, is_helper, is_optimizer, is_schedule, place_of, reads, writes
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,19 @@ def _refusal(optimizer: Operator, param: str, name: str, part: str, reason: str)
     )
 
 
-def needed_by_trainer(program: Program, schedule: Iterable[int], staying: Iterable[Operator]) -> set[int]:
-    """Which schedule ops the trainer needs as well, because an op that stays reads what they compute."""
+def staying_ops(program: Program, moved: Collection[int]) -> list[Operator]:
+    """The ops of block 0 that trainers run once servers do those at the positions ``moved``.
+
+    Learning-rate ops go as well, except those that an op that stays reads from.
+    """
+    ops = program.root.ops
+    scheduled = {position for position, op in enumerate(ops) if is_schedule(op)}
+    staying = {position for position in range(len(ops)) if position not in moved} - scheduled
     needed: set[str] = set()
-    for op in staying:
-        needed |= reads(program, op)
-    kept: set[int] = set()
-    for position in sorted(schedule, reverse=True):
-        op = program.root.ops[position]
-        if not needed.isdisjoint(writes(program, op)):
-            kept.add(position)
-            needed |= reads(program, op)
-    return kept
+    for position in staying:
+        needed |= reads(program, ops[position])
+    for position in sorted(scheduled, reverse=True):
+        if not needed.isdisjoint(writes(program, ops[position])):
+            staying.add(position)
+            needed |= reads(program, ops[position])
+    return [ops[position] for position in sorted(staying)]

@@ -45,7 +45,7 @@ class SparseTable:
         self._stream = RowStream(seed, name, width)
         self._columns: list[TableColumn] = []
         self._records: Array = np.empty((0, width), self.dtype)
-        first_values(init, self._stream, np.empty(0, np.int64), self.dtype)
+        init.rows(np.empty(0, np.int64), self._stream)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -67,8 +67,9 @@ class SparseTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated for records and index. The part of the records beyond the last row is never touched."""
-        return self._records.nbytes + self._index.nbytes
+        """Bytes in use for rows, accumulators and index. Room beyond the last row is address space, not memory."""
+        records: int = len(self) * self._records.shape[1] * self.dtype.itemsize
+        return records + self._index.nbytes
 
     def lookup(self, ids: Array, read_only: bool = False) -> Array:
         """Copies of rows, (n, width); ``ids`` of any shape with n elements.

@@ -1,0 +1,85 @@
+"""A server in the same process: calls go straight to the service, values by reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from fluidlite.errors import PeerLostError
+from fluidlite.protocol.encode import error_of, outcome_of
+from fluidlite.protocol.messages import (
+    CommitReply,
+    Gradient,
+    Identity,
+    PullReply,
+    PullRequest,
+    Registration,
+    StepHeader,
+    Value,
+    Welcome,
+)
+from fluidlite.protocol.service import Pending, Service
+from fluidlite.rpc.port import TrainerPort
+from fluidlite.rpc.retry import Patience
+
+T = TypeVar("T")
+
+
+class InprocChannel:
+    """Implements `rpc.port.Channel` over a service. Errors arrive as they would over a network."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._identity: Identity | None = None
+        self._closed = False
+
+    def register(self, registration: Registration, timeout: float) -> Welcome:  # noqa: ARG002 (it is up)
+        return self._call(lambda: self._service.register(registration))
+
+    def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> Pending[PullReply]:
+        reply = self._call(lambda: self._service.pull(identity, requests))
+        return lambda: reply
+
+    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
+        pending = self._call(lambda: self._service.commit(header, gradients, wanted))
+        return lambda: self._call(pending)
+
+    def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]:
+        return lambda: self._call(lambda: self._service.assign(identity, name, value))
+
+    def barrier(self, identity: Identity, number: int) -> Pending[None]:
+        pending = self._call(lambda: self._service.barrier(identity, number))
+        return lambda: self._call(pending)
+
+    def complete(self, identity: Identity) -> Pending[None]:
+        return lambda: self._call(lambda: self._service.complete(identity))
+
+    def show_life(self, identity: Identity, lease: float) -> None:  # noqa: ARG002 (see close)
+        """Nothing to do: one process lives or dies as one. `close` tells the service that this trainer is gone."""
+        self._identity = identity
+
+    def close(self) -> None:
+        if not self._closed and self._identity is not None:
+            self._service.disconnected(self._identity)
+        self._closed = True
+
+    def _call(self, call: Callable[[], T]) -> T:
+        if self._closed:
+            raise PeerLostError("the connection is closed")
+        try:
+            return call()
+        except Exception as error:
+            raise error_of(outcome_of(error)) from error
+
+
+def inproc_port(
+    services: Mapping[str, Service], *, trainer: int, trainers: int, patience: Patience | None = None
+) -> TrainerPort:
+    """A port to services of this process, by endpoint; an endpoint that is not among them is a lost peer."""
+
+    def connect(endpoint: str) -> InprocChannel:
+        if endpoint not in services:
+            raise PeerLostError(f"no pserver {endpoint} in this process; there are {', '.join(services) or 'none'}")
+        return InprocChannel(services[endpoint])
+
+    return TrainerPort(connect, trainer=trainer, trainers=trainers, patience=patience)

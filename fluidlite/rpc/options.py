@@ -1,0 +1,44 @@
+"""gRPC settings that both ends must agree on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SERVICE: Final = "fluidlite.v1.PServer"
+#: far above `wire.CHUNK`, for clients that do not cut their messages
+_MAX_MESSAGE: Final = 64 << 20
+_SIZES: Final = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_send_message_length", _MAX_MESSAGE)]
+
+
+def method(verb: str) -> str:
+    """The path of a verb."""
+    return f"/{SERVICE}/{verb}"
+
+
+def client_options(keepalive: float) -> list[tuple[str, int]]:
+    """A trainer asks every ``keepalive`` seconds whether the server's host is still there, and waits as long for the
+    answer; a lost connection is tried again every second at most. Proxies are for the world outside."""
+    millis = int(keepalive * 1000)
+    return [
+        *_SIZES,
+        ("grpc.keepalive_time_ms", millis),
+        ("grpc.keepalive_timeout_ms", millis),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+
+
+def server_options() -> list[tuple[str, int]]:
+    """The server takes any number of pings (else gRPC ends connections with "too_many_pings"), and shares its port
+    with nobody."""
+    return [
+        *_SIZES,
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,302 @@
+"""The trainer's side of the exchange: steps, sequence numbers, retries. One code for every transport."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from fluidlite.dtypes import Array
+from fluidlite.errors import LeaseLostError, PeerLostError, RemoteError, UnreachableError
+from fluidlite.protocol.messages import (
+    CommitReply,
+    Declared,
+    DenseRequest,
+    Gradient,
+    Identity,
+    PullReply,
+    PullRequest,
+    Registration,
+    Reply,
+    StepHeader,
+    Value,
+    Welcome,
+)
+from fluidlite.protocol.service import Pending
+from fluidlite.rpc.retry import Patience
+from fluidlite.values.selected_rows import SelectedRows
+
+log = logging.getLogger("fluidlite")
+T = TypeVar("T")
+
+
+class Channel(Protocol):
+    """The way to one server. Each call is one attempt: UnreachableError says that no answer came, the request may or
+    may not have arrived. What the server raises arrives as it is (see `protocol.service.Service`)."""
+
+    def register(self, registration: Registration, timeout: float) -> Welcome:
+        """Waits up to ``timeout`` for the server to come up."""
+        ...
+
+    def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> Pending[PullReply]: ...
+
+    def commit(
+        self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]
+    ) -> Pending[CommitReply]: ...
+
+    def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]: ...
+
+    def barrier(self, identity: Identity, number: int) -> Pending[None]: ...
+
+    def complete(self, identity: Identity) -> Pending[None]: ...
+
+    def show_life(self, identity: Identity, lease: float) -> None:
+        """Keep the server's lease from running out, until `close`."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; what is under way fails. Idempotent."""
+        ...
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What the port knows of one server."""
+
+    endpoint: str
+    channel: Channel
+    registered: bool = False
+    version: int = 0
+    barriers: int = 0
+    declared: dict[tuple[int, str], Declared] = field(default_factory=dict)
+    staged: list[Gradient] = field(default_factory=list)
+    #: dense values that the last commit brought and no pull has fetched yet
+    fresh: dict[str, Array] = field(default_factory=dict)
+    #: dense variables asked for since the last commit, in order: the next commit brings them
+    asked: dict[str, None] = field(default_factory=dict)
+
+
+class TrainerPort:
+    """Implements `ops.context.ServerPort` over channels, one per server, opened at first contact.
+
+    ``connect(endpoint)`` makes a channel. Requests to several servers are under way together. A call that gets no
+    answer is repeated within ``patience``; the server recognises repetitions by (trainer, incarnation, sequence).
+    Not for use by several threads at once, except for `close`.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str], Channel],
+        *,
+        trainer: int,
+        trainers: int,
+        job: str = "job",
+        incarnation: int | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.identity = Identity(job, trainer, time.time_ns() if incarnation is None else incarnation)
+        self._connect = connect
+        self._trainers = trainers
+        self._patience = patience if patience is not None else Patience()
+        self._peers: dict[str, _Peer] = {}
+        self._sequence = 0
+        self._completed = False
+
+    def declare(self, declared: Mapping[str, Iterable[Declared]]) -> None:
+        """Say what will be asked of, and sent to, each endpoint: the server checks it at the next contact.
+
+        Also makes the endpoints known, so that `complete` reaches servers that were never asked for anything.
+        """
+        for endpoint, items in declared.items():
+            peer = self._known(endpoint)
+            for item in items:
+                if peer.declared.setdefault((item.use, item.name), item) is item:
+                    peer.registered = False
+
+    def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
+        """One answer per request: an array, or SelectedRows for a whole table. One message per server, all together."""
+        answers: dict[int, Value] = {}
+        by_peer: dict[str, list[int]] = {}
+        for index, request in enumerate(requests):
+            peer = self._contact(request.endpoint)
+            fresh = self._fresh(peer, request)
+            if fresh is not None:
+                answers[index] = fresh
+            else:
+                by_peer.setdefault(peer.endpoint, []).append(index)
+
+        def start(peer: _Peer) -> Pending[PullReply]:
+            return peer.channel.pull(self.identity, [requests[index] for index in by_peer[peer.endpoint]])
+
+        for endpoint, reply in self._ask("pull", by_peer, start).items():
+            self._peers[endpoint].version = reply.version
+            answers.update(zip(by_peer[endpoint], reply.values, strict=True))
+        return [answers[index] for index in range(len(requests))]
+
+    def stage(self, gradient: Gradient) -> None:
+        """Add a gradient to the open step."""
+        self._known(gradient.endpoint).staged.append(gradient)
+
+    def commit(self, endpoints: Sequence[str]) -> Reply:
+        """Send the open step to every server, also one that gets no gradient, and wait until it is applied.
+
+        In sync mode that is when every live trainer has committed. A step that fails is over: it is not repeated by
+        the next commit.
+        """
+        peers = [self._contact(endpoint) for endpoint in dict.fromkeys([*endpoints, *self._staged()])]
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        steps = {peer.endpoint: self._close_step(peer, sequence) for peer in peers}
+
+        def start(peer: _Peer) -> Pending[CommitReply]:
+            return peer.channel.commit(*steps[peer.endpoint])
+
+        replies = self._ask("commit", steps, start)
+        for endpoint, reply in replies.items():
+            peer = self._peers[endpoint]
+            peer.version, peer.fresh = reply.version, dict(reply.dense)
+        return Reply({endpoint: reply.version for endpoint, reply in replies.items()})
+
+    def barrier(self, endpoints: Sequence[str]) -> None:
+        """Wait until every live trainer has called it."""
+        peers = [self._contact(endpoint) for endpoint in dict.fromkeys(endpoints)]
+        numbers = {peer.endpoint: peer.barriers for peer in peers}
+        self._ask("barrier", numbers, lambda peer: peer.channel.barrier(self.identity, numbers[peer.endpoint]))
+        for peer in peers:
+            peer.barriers += 1
+
+    def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
+        """Overwrite a variable of a server: a dense array, or rows of a table."""
+        peer = self._contact(endpoint)
+        peer.fresh.pop(name, None)
+        self._ask("assign", [endpoint], lambda peer: peer.channel.assign(self.identity, name, value))
+
+    def complete(self) -> None:
+        """Tell every server that this trainer is done, then close. Idempotent.
+
+        What goes wrong is logged, not raised: the trainer's work is done.
+        """
+        if self._completed:
+            return
+        self._completed = True
+        for endpoint in self._peers:
+            try:
+                self._contact(endpoint, self._patience.retry)
+                self._ask("complete", [endpoint], lambda peer: peer.channel.complete(self.identity))
+            except RemoteError as error:
+                log.warning("%s", error)
+        self.close()
+
+    def close(self) -> None:
+        """Drop all connections. Without `complete` the servers take this trainer for dead."""
+        for peer in self._peers.values():
+            peer.channel.close()
+
+    def _known(self, endpoint: str) -> _Peer:
+        if endpoint not in self._peers:
+            self._peers[endpoint] = _Peer(endpoint, self._connect(endpoint))
+        return self._peers[endpoint]
+
+    def _contact(self, endpoint: str, within: float | None = None) -> _Peer:
+        peer = self._known(endpoint)
+        if not peer.registered:
+            self._register(peer, self._patience.connect if within is None else within)
+        return peer
+
+    def _register(self, peer: _Peer, within: float) -> None:
+        """Make the server know this trainer and what it declares; ``within`` seconds the server must come up."""
+        registration = Registration(self.identity, self._trainers, tuple(peer.declared.values()))
+        try:
+            welcome = self._welcome(peer, registration, within)
+        except RemoteError as error:
+            raise _located(error, "register", peer.endpoint) from None
+        if welcome.version < peer.version:
+            raise PeerLostError(
+                f"pserver {peer.endpoint} was restarted and lost its state: it is at version {welcome.version}, "
+                f"this trainer has seen version {peer.version}"
+            )
+        peer.registered = True
+        peer.channel.show_life(self.identity, welcome.lease)
+
+    def _welcome(self, peer: _Peer, registration: Registration, within: float) -> Welcome:
+        """Wait for the server to come up, saying so now and then."""
+        patience = self._patience
+        started = patience.clock()
+        waited = 0.0
+        while True:
+            try:
+                return peer.channel.register(registration, min(within - waited, patience.connect_report))
+            except UnreachableError as error:
+                waited = patience.clock() - started
+                if waited >= within:
+                    raise PeerLostError(f"the server did not come up within {within:g} s ({error})") from None
+                log.warning("waiting for pserver %s (%.0f s so far)", peer.endpoint, waited)
+
+    def _fresh(self, peer: _Peer, request: PullRequest) -> Array | None:
+        """The value of a dense variable that the last commit brought; each is handed out once."""
+        if not isinstance(request, DenseRequest):
+            return None
+        peer.asked[request.name] = None
+        return peer.fresh.pop(request.name, None)
+
+    def _staged(self) -> list[str]:
+        return [endpoint for endpoint, peer in self._peers.items() if peer.staged]
+
+    def _close_step(self, peer: _Peer, sequence: int) -> tuple[StepHeader, list[Gradient], list[str]]:
+        gradients, peer.staged = peer.staged, []
+        wanted, peer.asked = list(peer.asked), {}
+        peer.fresh = {}
+        header = StepHeader(self.identity, sequence, sequence, peer.version, len(gradients))
+        return header, gradients, wanted
+
+    def _ask(self, verb: str, endpoints: Iterable[str], start: Callable[[_Peer], Pending[T]]) -> dict[str, T]:
+        """Start a call on every server, then collect. All end before the first error is raised."""
+        peers = [self._peers[endpoint] for endpoint in endpoints]
+        pending = {peer.endpoint: _begin(start, peer) for peer in peers}
+        answers: dict[str, T] = {}
+        failure: RemoteError | None = None
+        for peer in peers:
+            try:
+                answers[peer.endpoint] = self._finish(peer, pending[peer.endpoint], start)
+            except RemoteError as error:
+                failure = failure or _located(error, verb, peer.endpoint)
+        if failure is not None:
+            raise failure
+        return answers
+
+    def _finish(self, peer: _Peer, pending: Pending[T], start: Callable[[_Peer], Pending[T]]) -> T:
+        """The answer; repeats the call while the server cannot be reached, registering again where it asks for that."""
+        try:
+            return pending()
+        except (UnreachableError, LeaseLostError) as error:
+            last: RemoteError = error
+        began = self._patience.clock()
+        for _ in self._patience.pauses():
+            try:
+                if isinstance(last, LeaseLostError):
+                    self._register(peer, self._patience.retry)
+                return start(peer)()
+            except (UnreachableError, LeaseLostError) as error:
+                last = error
+        raise PeerLostError(f"no answer, tried again for {self._patience.clock() - began:.1f} s: {last}")
+
+
+def _begin(start: Callable[[_Peer], Pending[T]], peer: _Peer) -> Pending[T]:
+    """Start a call; what goes wrong at once is raised where answers are collected."""
+    try:
+        return start(peer)
+    except RemoteError as error:
+        failure = error
+
+        def fail() -> T:
+            raise failure
+
+        return fail
+
+
+def _located(error: RemoteError, verb: str, endpoint: str) -> RemoteError:
+    """The same error, naming verb and server."""
+    if endpoint not in str(error):
+        error.args = (f"{verb} at pserver {endpoint}: {error}",)
+    return error

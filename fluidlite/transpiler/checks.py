@@ -1,0 +1,235 @@
+"""What stands in the way of transpiling a program. Every check yields reasons, so that all are reported at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain as concat
+
+from fluidlite.core import names
+from fluidlite.core.ir import Operator, Program
+from fluidlite.errors import UnknownOpError
+from fluidlite.ops import registry
+from fluidlite.transpiler.analysis import (
+    LOOKUP_GRADS,
+    LOOKUPS,
+    Chain,
+    Updates,
+    accumulators,
+    is_helper,
+    is_optimizer,
+    is_sparse_var,
+    lookups_of,
+    place_of,
+    reads,
+    users,
+    writes,
+)
+from fluidlite.transpiler.plan import Cluster, Options, Plan
+from fluidlite.transpiler.schedule import Schedule, staying_ops
+
+#: ops that only a transpiler writes
+_TRANSPORT = ("send", "recv", "send_barrier", "fetch_barrier", "prefetch", "distributed_lookup_table", "listen_and_serv")
+
+
+def cluster(given: Cluster) -> Iterator[str]:
+    """Endpoints, number of trainers and trainer id make sense."""
+    if not given.endpoints or not all(given.endpoints):
+        yield f"pservers must be endpoints separated by commas, not {','.join(given.endpoints)!r}"
+    for endpoint, count in Counter(given.endpoints).items():
+        if count > 1 and endpoint:
+            yield f"endpoint {endpoint!r} is listed {count} times; every pserver needs its own"
+    if given.trainers < 1:
+        yield f"trainers must be at least 1, not {given.trainers}"
+    elif not 0 <= given.trainer_id < given.trainers:
+        yield f"trainer_id must be from 0 to {given.trainers - 1} (trainers={given.trainers}), not {given.trainer_id}"
+
+
+def options(given: Options) -> Iterator[str]:
+    """The options make sense."""
+    if given.min_block_size < 1:
+        yield f"min_block_size must be at least 1, not {given.min_block_size}"
+
+
+def ops(program: Program) -> Iterator[str]:
+    """Known ops only, not yet distributed, with optimizer ops, all of them in block 0."""
+    for block, op in program.all_ops():
+        try:
+            registry.get(op.type)
+        except UnknownOpError as error:
+            yield f"{error} ({op.origin or f'in block {block.idx}'})"
+        if block.idx and (is_optimizer(op) or is_helper(op)):
+            yield f"{place_of(op)} updates a parameter inside block {block.idx}; only updates in block 0 can be moved"
+    transport = next((op for _, op in program.all_ops() if op.type in _TRANSPORT), None)
+    if transport is not None:
+        yield f"the program is already distributed: it has a {transport.type} op; transpile the program that minimize made"
+    elif not any(is_optimizer(op) for op in program.root.ops):
+        yield "the program has no optimizer op; call minimize before transpile"
+
+
+def optimizers(program: Program, updates: Updates) -> Iterator[str]:
+    """Each parameter is updated once, in place, by an op whose record explains all its state."""
+    optimizer_ops = [op for op in program.root.ops if is_optimizer(op)]
+    for name, count in Counter(op.input("Param") for op in optimizer_ops).items():
+        if count > 1:
+            yield f"parameter {name!r} is updated by {count} ops; a server updates it once per step"
+    owners: dict[str, list[str]] = {}
+    for op in optimizer_ops:
+        param = op.input("Param") or ""
+        yield from _optimizer(program, op, param)
+        for name in concat(*accumulators(op)):
+            owners.setdefault(name, []).append(param)
+    for name, sharing in owners.items():
+        if len(sharing) > 1:
+            yield f"accumulator {name!r} is shared by the updates of {', '.join(map(repr, sharing))}"
+
+
+def _optimizer(program: Program, op: Operator, param: str) -> Iterator[str]:
+    var = program.root.vars.get(param)
+    if var is None or not var.shape or any(dim < 1 for dim in var.shape):
+        yield f"{place_of(op)} updates {param!r}, which is no variable of block 0 with a fixed shape"
+    if op.output("ParamOut") != param:
+        yield f"{place_of(op)} writes the new {param!r} to {op.output('ParamOut')!r}; only updates in place can be moved"
+    known = {param, *concat(*accumulators(op))}
+    for name in op.output_arguments():
+        if name not in known:
+            yield f"{place_of(op)} writes {name!r}, which its record does not declare as an accumulator"
+
+
+def tables(program: Program, startup: Program, updates: Updates, found: Sequence[str]) -> Iterator[str]:
+    """Distributed tables are only looked up, in block 0, and can be updated and initialised row by row."""
+    chains = {chain.param: chain for chain in updates.chains}
+    for name in found:
+        shape = program.root.vars[name].shape
+        if shape is None or len(shape) != 2 or shape[1] < 1:
+            yield f"distributed table {name!r} must have shape [height, width], not {list(shape or ())}"
+        yield from _table_users(program, updates, name, chains.get(name))
+        yield from _table_start(startup, name)
+        chain = chains.get(name)
+        if chain is not None:
+            yield from _table_update(program, startup, chain)
+
+
+def _table_users(program: Program, updates: Updates, name: str, chain: Chain | None) -> Iterator[str]:
+    on_server = chain.on_server if chain is not None else ()
+    moved = {id(program.root.ops[position]) for position in on_server if position in updates.moved}
+    for block, op in users(program, name):
+        lookup = _is_lookup_of(op, name) and block.idx == 0
+        if id(op) in moved and (lookup or is_optimizer(op)):
+            continue
+        if lookup and not is_helper(op):
+            continue
+        where = f" in block {block.idx}" if block.idx else ""
+        yield f"distributed table {name!r} is used by {place_of(op)}{where}; it can only be looked up"
+
+
+def _is_lookup_of(op: Operator, name: str) -> bool:
+    others = (argument for key, arguments in op.inputs.items() if key != "W" for argument in arguments)
+    return (
+        op.type in (*LOOKUPS, *LOOKUP_GRADS)
+        and op.inputs.get("W") == [name]
+        and name not in others
+        and name not in op.output_arguments()
+    )
+
+
+def _table_start(startup: Program, name: str) -> Iterator[str]:
+    for op in startup.root.ops:
+        op_def = registry.find(op.type)
+        if name in op.output_arguments() and (op_def is None or "auto_grown_table" not in op_def.attrs):
+            yield f"distributed table {name!r} is initialised by {place_of(op)}, which cannot make rows one by one"
+
+
+def _table_update(program: Program, startup: Program, chain: Chain) -> Iterator[str]:
+    optimizer = program.root.ops[chain.optimizer]
+    if registry.get(optimizer.type).needs_whole_param:
+        yield f"{place_of(optimizer)} needs the norm of all of {chain.param!r}, which no server of a distributed table has"
+    if not is_sparse_var(program, chain.gradient):
+        yield f"the gradient {chain.gradient!r} of distributed table {chain.param!r} is dense"
+    cut, _ = accumulators(optimizer)
+    for op in startup.root.ops:
+        op_def = registry.find(op.type)
+        if set(cut).intersection(op.output_arguments()) and (op_def is None or "table_name" not in op_def.attrs):
+            yield (
+                f"accumulator {op.output('Out')!r} of distributed table {chain.param!r} is initialised by "
+                f"{place_of(op)}; only a constant can start a new row"
+            )
+
+
+def trainer(program: Program, updates: Updates) -> Iterator[str]:
+    """What stays on the trainer finds what it reads there, with the values that it would have in a local run."""
+    state: dict[str, str] = {}
+    updated: dict[str, int] = {}
+    for chain in updates.chains:
+        updated[chain.param] = chain.optimizer
+        cut, whole = accumulators(program.root.ops[chain.optimizer])
+        state.update(dict.fromkeys((*cut, *whole), chain.param))
+    last = max(updates.moved, default=-1)
+    staying = {id(op) for op in staying_ops(program, updates.moved)}
+    gone = _gone(program, updates)
+    for position, op in enumerate(program.root.ops):
+        if id(op) not in staying:
+            continue
+        read, written = reads(program, op), writes(program, op)
+        for name in sorted(read & (state.keys() | gone)):
+            yield f"{place_of(op)} reads {name!r}, which only the server of its parameter has"
+        for name in sorted(written & updated.keys()):
+            yield f"{place_of(op)} changes parameter {name!r} outside its update; the server would not see it"
+        for name in sorted(read & updated.keys()):
+            if updated[name] < position < last:
+                yield f"{place_of(op)} reads {name!r} after its update but before the end of the step"
+
+
+def _gone(program: Program, updates: Updates) -> set[str]:
+    """Temporaries that only moved helper ops write."""
+    moved: set[str] = set()
+    others: set[str] = set()
+    for position, op in enumerate(program.root.ops):
+        (moved if position in updates.moved and is_helper(op) else others).update(op.output_arguments())
+    return {name for name in moved - others if not program.root.vars[name].persistable}
+
+
+def initialised(
+    program: Program, startup: Program, updates: Updates, schedule: Schedule, found: Sequence[str]
+) -> Iterator[str]:
+    """The startup program gives a first value to all that servers hold."""
+    held = dict.fromkeys(found)
+    for chain in updates.chains:
+        held[chain.param] = None
+        held.update(dict.fromkeys(concat(*accumulators(program.root.ops[chain.optimizer]))))
+    held.update(dict.fromkeys(schedule.state))
+    written = {name for op in startup.root.ops for name in op.output_arguments()}
+    for name in held:
+        if name not in written:
+            yield f"no op of the startup program initialises {name!r}"
+
+
+def derived_names(program: Program, plan: Plan) -> Iterator[str]:
+    """No name that passes make up is taken by a variable of the program."""
+    taken = {name for block in program.blocks for name in block.vars}
+    for name, what in _derived(program, plan):
+        if name in taken:
+            yield f"the program has a variable {name!r}, the name of {what}; rename it"
+
+
+def _derived(program: Program, plan: Plan) -> Iterator[tuple[str, str]]:
+    for param in plan.dense:
+        if len(param.slices) > 1:
+            for name in (param.name, param.gradient, *param.accumulators, *param.whole_accumulators):
+                for part in param.slices:
+                    yield param.on_server(name, part), f"slice {part.index} of {name!r}"
+        if param.sparse_gradient:
+            yield names.merged(param.gradient), f"the merged gradient of {param.name!r}"
+    for table in plan.trained_tables:
+        gradient = table.gradient or ""
+        yield names.merged(gradient), f"the merged gradient of {table.name!r}"
+        for shard in range(len(table.shards)):
+            yield names.shard_of_var(gradient, shard), f"shard {shard} of {gradient!r}"
+    for source in plan.row_sources:
+        for index in range(len(lookups_of(program, source.name))):
+            for part in ("ids", "rows"):
+                whole = names.lookup_part(source.name, part, index)
+                yield whole, f"the {part} of lookup {index} of {source.name!r}"
+                for shard in range(len(source.endpoints)):
+                    yield names.shard_of_var(whole, shard), f"shard {shard} of {whole!r}"
+

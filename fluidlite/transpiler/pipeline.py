@@ -1,0 +1,76 @@
+"""Runs passes. The order of the passes of each role is the tuple below, and nothing else decides it.
+
+A pass edits the copy of a program that `apply` hands it; whoever calls `apply` keeps the program as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from fluidlite.core import edit, text
+from fluidlite.core.ir import Program
+from fluidlite.core.verify import verify
+from fluidlite.errors import FluidliteError, PassError
+from fluidlite.ops import registry
+from fluidlite.transpiler.passes.gradients import keep_on_trainer, send_gradients, send_table_gradients
+from fluidlite.transpiler.passes.initial import grow_tables, keep_own_inits, slice_inits
+from fluidlite.transpiler.passes.lookups import lower_lookups
+from fluidlite.transpiler.passes.parameters import (
+    commit_step,
+    drop_updates,
+    fake_rows,
+    forget_unused,
+    receive_parameters,
+)
+from fluidlite.transpiler.passes.serve import listen, serve_rows
+from fluidlite.transpiler.passes.server import copy_schedule, drop_trainer_ops, merge_contributions, move_updates
+from fluidlite.transpiler.plan import Plan
+
+Pass = Callable[[Program, Plan], None]
+
+TRAINER_PASSES: Final[tuple[Pass, ...]] = (
+    keep_on_trainer,
+    lower_lookups,
+    send_table_gradients,
+    send_gradients,
+    commit_step,
+    drop_updates,
+    forget_unused,
+)
+TRAINER_STARTUP_PASSES: Final[tuple[Pass, ...]] = (fake_rows, receive_parameters, forget_unused)
+PSERVER_PASSES: Final[tuple[Pass, ...]] = (
+    copy_schedule,
+    move_updates,
+    drop_trainer_ops,
+    merge_contributions,
+    serve_rows,
+    listen,
+)
+PSERVER_STARTUP_PASSES: Final[tuple[Pass, ...]] = (keep_own_inits, grow_tables, slice_inits)
+
+
+def apply(step: Pass, program: Program, plan: Plan) -> Program:
+    """What a pass makes of a program, verified. Raises PassError naming the pass and showing the program before it."""
+    after = edit.clone(program)
+    try:
+        step(after, plan)
+        verify(after, registry.find)
+    except (FluidliteError, LookupError, TypeError, ValueError) as error:
+        raise PassError(f"pass {step.__name__} failed: {error}\nthe program before it:\n{text.show(program)}") from error
+    return after
+
+
+def stages(program: Program, plan: Plan, passes: Iterable[Pass]) -> Iterator[tuple[Pass, Program]]:
+    """Each pass with the program after it."""
+    for step in passes:
+        program = apply(step, program, plan)
+        yield step, program
+
+
+def run_passes(program: Program, plan: Plan, passes: Iterable[Pass]) -> Program:
+    """The program after all passes. The argument is not changed."""
+    result = program
+    for step in passes:
+        result = apply(step, result, plan)
+    return result
