@@ -401,6 +401,8 @@ class Program:
         self.desc = desc if desc is not None else ir.Program()
         self._blocks: list[Block] = []
         self._current = 0
+        #: what `DistributeTranspiler.transpile` found out (a `transpiler.plan.Distribution`); None before
+        self.distribution: Any = None
 
     @property
     def random_seed(self) -> int:
@@ -458,7 +460,9 @@ class Program:
         twin = edit.clone(self.desc)
         if for_test:
             strip_training(twin)
-        return Program(twin)
+        program = Program(twin)
+        program.distribution = self.distribution
+        return program
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The text form (`core.text`)."""
@@ -492,8 +496,9 @@ def strip_training(program: ir.Program) -> None:
 
 
 def _training_ops(block: ir.Block) -> list[ir.Operator]:
-    """Ops of a training role, and ops without one that read what only those wrote (error clips, a norm of gradients)."""
-    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED
+    """Ops of a training role (those that talk to servers at the end of a step are of one), and ops without one that read
+    what only those wrote (error clips, a norm of gradients)."""
+    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED | OpRole.RPC | OpRole.DIST
     kept = {name for name, var in block.vars.items() if var.persistable or var.is_data}
     doomed: list[ir.Operator] = []
     lost: set[str] = set()

@@ -139,6 +139,8 @@ def _check(  # nothing reads the LoD of gradients
     if expected is None or (expected.get("d", 0) is None and expected["s"] == [0]):
         assert actual is None, f"{what}: nothing is to be written"
         return
+    if expected.get("d", 0) is None and actual is None:  # a variable that has a shape and no value
+        return
     assert actual is not None, f"{what} was not written"
     if "array" in expected:
         assert len(actual) == len(expected["array"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fluidlite.core.declarations import Defs
 from fluidlite.core.ir import EMPTY, Attr, AttrType, Block, Operator, Program
@@ -159,13 +159,14 @@ def graph(program: Program, defs: Defs, block: int = 0) -> nx.DiGraph:
     import networkx as nx
 
     ops = program.blocks[block].ops
-    result: Any = nx.DiGraph()
+    reasons: dict[tuple[int, int], list[Hazard]] = {}
+    for hazard in hazards(ops, defs, program.blocks):
+        reasons.setdefault((hazard.earlier, hazard.later), []).append(hazard)
+    result = nx.DiGraph()
     for index, op in enumerate(ops):
         result.add_node(index, op=op)
-    for hazard in hazards(ops, defs, program.blocks):
-        if not result.has_edge(hazard.earlier, hazard.later):
-            result.add_edge(hazard.earlier, hazard.later, hazards=[])
-        result.edges[hazard.earlier, hazard.later]["hazards"].append(hazard)
+    for (earlier, later), found in reasons.items():
+        result.add_edge(earlier, later, hazards=found)
     return result
 
 

@@ -1,40 +1,118 @@
-"""Layers that choose at run time which ops are run: `Switch`."""
+"""Sub-blocks that run under a condition, counters, tensor arrays, and printing from inside a program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any, TypeAlias
 
-from fluidlite import framework
+from fluidlite.core import names
 from fluidlite.dtypes import VarKind
-from fluidlite.errors import ProgramError
-from fluidlite.framework import Block, Variable, user_line
+from fluidlite.errors import ProgramError, ShapeError
+from fluidlite.framework import Block, Variable, name_of, user_line
+from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, require_dtype, require_variable
+from fluidlite.layers.compare import logical_and, logical_not
+from fluidlite.layers.tensor import assign, cast
 
-__all__ = ["Switch"]
+#: what the functions of `cond` return: nothing, a variable, or several
+Result: TypeAlias = "Variable | Sequence[Variable] | None"
+
+
+def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
+    """x + value for a [1] variable (integers stay integers), written to ``x`` itself unless ``in_place`` is False."""
+    require_variable("increment", "x", x)
+    helper = LayerHelper("increment")
+    out = x if in_place else helper.create_variable_for_type_inference(x.dtype)
+    helper.append_op("increment", {"X": x}, {"Out": out}, {"step": float(value)})
+    return out
+
+
+def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, step: int = 1) -> Variable:
+    """A persistable int64 [1] that is ``begin`` in the first run and grows by ``step`` at the start of each later one.
+
+    Asking for the same name again gives the same counter.
+    """
+    helper = LayerHelper("global_step_counter")
+    block = helper.main_program.global_block()
+    name = counter_name or names.STEP_COUNTER
+    if block.has_var(name):
+        return block.var(name)
+    counter = helper.create_global_variable(True, name=name, dtype="int64", shape=[1])
+    helper.set_variable_initializer(counter, Constant(begin - 1, force_cpu=True))
+    block.prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
+    counter.stop_gradient = True
+    return counter
+
+
+# sub-blocks
+
+
+@contextmanager
+def _sub_block(helper: LayerHelper) -> Iterator[Block]:
+    """Ops appended inside the ``with`` go to a new block."""
+    program = helper.main_program
+    block = program.create_block()
+    try:
+        yield block
+    finally:
+        program.rollback()
+
+
+def _arguments_of(block: Block, parent: Block, condition: str) -> tuple[list[str], list[str]]:
+    """(outside variables that a block reads before it writes them, outside variables that it writes), sorted."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    for op in block.desc.ops:
+        reads.update(name for name in op.input_arguments() if name not in writes and name != condition)
+        writes.update(op.output_arguments())
+    find = parent.program.desc.find_var
+    return (
+        sorted(name for name in reads if name not in block.desc.vars),
+        sorted(name for name in writes if find(name, parent.desc) is not None),
+    )
+
+
+def _step_scopes(block: Block) -> Variable:
+    return block.create_var(type=VarKind.STEP_SCOPES)
+
+
+class ConditionalBlock:
+    """Ops that run only when a [1] bool variable is true: ``with ConditionalBlock(condition).block(): ...``"""
+
+    def __init__(self, condition: Variable) -> None:
+        require_dtype("conditional_block", require_variable("conditional_block", "condition", condition), ("bool",))
+        self.condition = condition
+        self.helper = LayerHelper("conditional_block")
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Ops appended inside the ``with`` become the block."""
+        parent = self.helper.block
+        with _sub_block(self.helper) as inside:
+            yield
+        reads, writes = _arguments_of(inside, parent, self.condition.name)
+        inputs = {"Cond": self.condition, "Input": reads}
+        outputs = {"Out": writes, "Scope": _step_scopes(parent)}
+        parent.append_op("conditional_block", inputs, outputs, {"sub_block": inside.idx, "is_scalar_condition": True})
 
 
 class Switch:
-    """The first case whose condition holds is run, else the default.
+    """The first case whose condition is true runs, else the default::
 
-    ::
-
-        with Switch() as switch:
-            with switch.case(step < limit):
-                assign(small, rate)
-            with switch.default():
-                assign(large, rate)
-
-    Conditions are bool [1]. What a case assigns to variables from outside holds afterwards; variables made inside are
-    its own. No gradient flows through a Switch.
+    with layers.Switch() as switch:
+        with switch.case(layers.less_than(step, limit)):
+            layers.assign(small, output=rate)
+        with switch.default():
+            layers.assign(large, output=rate)
     """
 
     def __init__(self, name: str | None = None) -> None:
-        self._helper = LayerHelper("switch", name)
+        self.helper = LayerHelper("switch", name)
+        #: true while no case so far applied
+        self._none_yet: Variable | None = None
         self._inside = False
-        #: no case so far holds; None before the first case
-        self._none_before: Variable | None = None
 
     def __enter__(self) -> Switch:
         self._inside = True
@@ -47,63 +125,186 @@ class Switch:
 
     @contextmanager
     def case(self, condition: Variable) -> Iterator[None]:
-        """Ops appended inside run when ``condition`` holds and no case before it does."""
-        self._check_inside()
-        require_dtype("Switch.case", require_variable("Switch.case", "condition", condition), ("bool",))
-        chosen = condition
-        fails = _logic("logical_not", condition)
-        if self._none_before is not None:
-            before = self._none_before
-            self._none_before = _logic("logical_and", before, fails)
-            chosen = _logic("logical_and", before, condition)
+        """Ops that run when ``condition`` ([1] bool) is true and no case before was."""
+        if not self._inside:
+            raise ProgramError(f"Switch.case belongs inside `with Switch() as switch` ({user_line()})")
+        before = self._none_yet
+        if before is None:
+            self._none_yet = logical_not(condition)
         else:
-            self._none_before = fails
-        with _conditional_block(chosen):
+            self._none_yet = logical_and(before, logical_not(condition))
+            condition = logical_and(before, condition)
+        with ConditionalBlock(condition).block():
             yield
 
     @contextmanager
     def default(self) -> Iterator[None]:
-        """Ops appended inside run when no case holds."""
-        self._check_inside()
-        if self._none_before is None:
-            raise ProgramError(f"Switch: default() needs a case before it ({user_line()})")
-        with _conditional_block(self._none_before):
+        """Ops that run when no case did."""
+        if self._none_yet is None:
+            raise ProgramError(f"Switch.default comes after at least one case ({user_line()})")
+        with ConditionalBlock(self._none_yet).block():
             yield
 
-    def _check_inside(self) -> None:
-        if not self._inside:
-            raise ProgramError(f"Switch: cases belong inside `with Switch() as switch:` ({user_line()})")
+
+class While:
+    """Ops that run again and again while ``cond`` ([1] bool) is true; they must write it: ``less_than(i, n, cond=cond)``.
+
+    Variables made outside keep what the block writes to them; variables made inside start anew each time.
+    """
+
+    def __init__(self, cond: Variable, is_test: bool = False, name: str | None = None) -> None:
+        require_dtype("while", require_variable("while", "cond", cond), ("bool",))
+        if cond.shape not in ((1,), ()):
+            raise ShapeError(f"While: condition {cond.name!r} is {list(cond.shape)}, not one element ({user_line()})")
+        self.condition = cond
+        self.is_test = is_test
+        self.helper = LayerHelper("while", name)
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Ops appended inside the ``with`` become the body."""
+        parent = self.helper.block
+        with _sub_block(self.helper) as inside:
+            yield
+        reads, writes = _arguments_of(inside, parent, self.condition.name)
+        if self.condition.name not in writes:
+            raise ProgramError(f"While: the body never writes its condition {self.condition.name!r} ({user_line()})")
+        inputs = {"X": reads, "Condition": self.condition}
+        outputs = {"Out": writes, "StepScopes": _step_scopes(parent)}
+        parent.append_op("while", inputs, outputs, {"sub_block": inside.idx, "is_test": self.is_test})
 
 
-def _logic(op_type: str, x: Variable, y: Variable | None = None) -> Variable:
-    return LayerHelper(op_type).one(op_type, {"X": x, "Y": y}, dtype="bool")
+def while_loop(
+    cond: Callable[..., Variable],
+    body: Callable[..., Any],
+    loop_vars: Sequence[Variable],
+    is_test: bool = False,
+    name: str | None = None,
+) -> list[Variable]:
+    """Replace ``loop_vars`` by ``body(*loop_vars)`` while ``cond(*loop_vars)`` ([1] bool) is true; the variables."""
+    state = [require_variable("while_loop", "loop_vars", var) for var in loop_vars]
+    if not state:
+        raise ProgramError(f"while_loop: loop_vars is empty ({user_line()})")
+    condition = cond(*state)
+    with While(condition, is_test, name).block():
+        updated = _as_list(body(*state))
+        if len(updated) != len(state):
+            raise ProgramError(
+                f"while_loop: the body returns {len(updated)} variables for {len(state)} loop_vars ({user_line()})"
+            )
+        again = cond(*updated)
+        for new, old in zip(updated, state, strict=True):
+            assign(new, old)
+        assign(again, condition)
+    return state
 
 
-@contextmanager
-def _conditional_block(condition: Variable) -> Iterator[None]:
-    """Ops appended inside form a block of their own, run when the one bool ``condition`` holds."""
-    program = framework.default_main_program()
-    outside = program.current_block()
-    inside = program.create_block()
-    try:
-        yield
-    finally:
-        program.rollback()
-    reads, writes = _borders(inside)
-    scope = outside.create_var(type=VarKind.STEP_SCOPES)
-    outside.append_op(
-        "conditional_block",
-        {"Cond": condition, "Input": reads},
-        {"Out": writes, "Scope": scope},
-        {"sub_block": inside.idx, "is_scalar_condition": True},
-    )
+def cond(
+    pred: Variable,
+    true_fn: Callable[[], Result] | None = None,
+    false_fn: Callable[[], Result] | None = None,
+    name: str | None = None,
+) -> Result:
+    """What ``true_fn()`` returns when ``pred`` ([1] bool) is true, else what ``false_fn()`` does.
+
+    Both build their ops into blocks of their own, of which one runs. They return as many variables as each other:
+    none, one, or a list.
+    """
+    helper = LayerHelper("cond", name)
+    yes = _branch(helper, pred, true_fn)
+    no = _branch(helper, logical_not(pred), false_fn) if false_fn is not None else None
+    on_true, on_false = _as_list(yes), _as_list(no)
+    if len(on_true) != len(on_false):
+        raise ProgramError(
+            f"cond: true_fn returns {len(on_true)} variables and false_fn {len(on_false)} ({user_line()})"
+        )
+    if not on_true:
+        return None
+    mask = cast(pred, "int32")
+    merged = [helper.create_variable(dtype=var.dtype) for var in on_true]
+    for index, result in enumerate(merged):
+        helper.append_op("select_input", {"X": [on_false[index], on_true[index]], "Mask": mask}, {"Out": result})
+    return merged[0] if isinstance(yes, Variable) else merged
 
 
-def _borders(inside: Block) -> tuple[list[str], list[str]]:
-    """What a block reads and writes of its surroundings, sorted."""
-    reads: set[str] = set()
-    writes: set[str] = set()
-    for op in inside.desc.ops:
-        reads.update(name for name in op.input_arguments() if not inside.has_var(name) and name not in writes)
-        writes.update(name for name in op.output_arguments() if not inside.has_var(name))
-    return sorted(reads), sorted(writes)
+def _branch(helper: LayerHelper, pred: Variable, build: Callable[[], Result] | None) -> Result:
+    """One branch of `cond`: its results, copied to variables outside its block."""
+    if build is None:
+        return None
+    parent = helper.block
+    with ConditionalBlock(pred).block():
+        result = build()
+        outside = []
+        for var in _as_list(result):
+            outside.append(parent.create_var(dtype=var.dtype, shape=var.shape))
+            assign(var, outside[-1])
+    return outside[0] if isinstance(result, Variable) else outside
+
+
+def _as_list(result: Any) -> list[Variable]:
+    if result is None:
+        return []
+    items = list(result) if isinstance(result, (list, tuple)) else [result]
+    return [require_variable("control flow", "a returned value", item) for item in items]
+
+
+# tensor arrays
+
+
+def create_array(dtype: object) -> Variable:
+    """An empty array of tensors, to be written by `array_write`."""
+    helper = LayerHelper("array")
+    return helper.create_variable(name=f"{helper.name}.out", type=VarKind.LOD_TENSOR_ARRAY, dtype=dtype)
+
+
+def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
+    """Element ``i`` ([1] int64) of ``array`` (a new one by default) becomes ``x``; the array grows as needed."""
+    helper = LayerHelper("array_write")
+    require_variable("array_write", "x", x)
+    if array is None:
+        array = helper.create_variable(name=f"{helper.name}.out", type=VarKind.LOD_TENSOR_ARRAY, dtype=x.dtype)
+    helper.append_op("write_to_array", {"X": x, "I": i}, {"Out": array})
+    return array
+
+
+def array_read(array: Variable, i: Variable) -> Variable:
+    """Element ``i`` ([1] int64) of an array."""
+    _require_array("array_read", array)
+    return LayerHelper("array_read").one("read_from_array", {"X": array, "I": i}, dtype=array.dtype)
+
+
+def array_length(array: Variable) -> Variable:
+    """How many elements an array has; [1] int64."""
+    _require_array("array_length", array)
+    return LayerHelper("array_length").one("lod_array_length", {"X": array}, dtype="int64", stop_gradient=True)
+
+
+def _require_array(layer: str, array: Variable) -> None:
+    if require_variable(layer, "array", array).type is not VarKind.LOD_TENSOR_ARRAY:
+        raise ProgramError(f"{layer}: {name_of(array)!r} is no tensor array ({user_line()})")
+
+
+def Print(  # noqa: N802 - Fluid's name
+    input: Variable,
+    first_n: int = -1,
+    message: str | None = None,
+    summarize: int = 20,
+    print_tensor_name: bool = True,
+    print_tensor_type: bool = True,
+    print_tensor_shape: bool = True,
+    print_tensor_lod: bool = True,
+    print_phase: str = "both",
+) -> Variable:
+    """Print a variable each time the op runs, or the ``first_n`` times; at most ``summarize`` elements (-1: all)."""
+    require_variable("Print", "input", input)
+    attrs = {
+        "first_n": first_n,
+        "message": message or "",
+        "summarize": summarize,
+        "print_tensor_name": print_tensor_name,
+        "print_tensor_type": print_tensor_type,
+        "print_tensor_shape": print_tensor_shape,
+        "print_tensor_lod": print_tensor_lod,
+        "print_phase": print_phase.upper(),
+    }
+    return LayerHelper(f"print_{input.name}").one("print", {"In": input}, attrs, dtype=input.dtype)

@@ -18,10 +18,8 @@ from fluidlite.core import names
 from fluidlite.core.ir import OpRole
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Variable, op_role
-from fluidlite.initializer import Constant
-from fluidlite.layer_helper import LayerHelper
 from fluidlite.layers import ops
-from fluidlite.layers.control_flow import Switch
+from fluidlite.layers.control_flow import Switch, autoincreased_step_counter
 from fluidlite.layers.math import elementwise_min
 from fluidlite.layers.tensor import assign, cast, create_global_var, fill_constant
 
@@ -52,12 +50,7 @@ def _schedule(function: Callable[P, Variable]) -> Callable[P, Variable]:
 
 def _step(first: int = 0) -> Any:
     """The number of the step as float32 [1], ``first`` in the first run. (Any: operators on Variables append ops.)"""
-    block = framework.default_main_program().global_block()
-    if not block.has_var(names.LR_COUNTER):
-        counter = block.create_var(names.LR_COUNTER, "int64", [1], persistable=True, stop_gradient=True)
-        LayerHelper("global_step_counter").set_variable_initializer(counter, Constant(first - 1, force_cpu=True))
-        block.prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0})
-    return cast(block.var(names.LR_COUNTER), "float32")
+    return cast(autoincreased_step_counter(names.LR_COUNTER, begin=first), "float32")
 
 
 def _floor_if(staircase: bool, value: Any) -> Any:

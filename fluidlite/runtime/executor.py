@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from fluidlite.ops.context import Ports
 from fluidlite.runtime.plan import Env, Plan
 from fluidlite.runtime.scope import Scope, global_scope
 from fluidlite.values.lod import LoDTensor, check_lod
+from fluidlite.values.selected_rows import SelectedRows
 
 
 class ExecutorCore:
@@ -117,10 +119,12 @@ def _check_shape(var: Variable, array: Array) -> None:
 
 
 def fetched(env: Env, name: str, return_numpy: bool) -> Any:
-    """A value as the user gets it."""
+    """A value as the user gets it: never an array that later runs change."""
     value = env.read(name)
     if value is None:
         raise FetchError(f"cannot fetch {name!r}: nothing wrote it in this run")
+    if name in env.persistable and isinstance(value, (np.ndarray, LoDTensor, SelectedRows)):
+        value = copy.deepcopy(value)
     if isinstance(value, LoDTensor):
         if not return_numpy:
             return value

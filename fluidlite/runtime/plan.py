@@ -13,6 +13,7 @@ from fluidlite.errors import FluidliteError, OpRunError, ProgramError, Uninitial
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext, Ports, RunState
 from fluidlite.ops.registry import Kernel, OpDef, kwarg, parameters_of
+from fluidlite.runtime import schedule
 from fluidlite.runtime.scope import Scope
 from fluidlite.values.lod import Lod, LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
@@ -83,47 +84,84 @@ class Plan:
     def _steps(self, idx: int) -> list[Step]:
         if idx not in self._blocks:
             block = self.program.blocks[idx]
-            self._blocks[idx] = [self._bind(block, op) for op in block.ops]
+            self._blocks[idx] = [self._bind(block, group) for group in schedule.groups(block.ops, self.program.blocks)]
         return self._blocks[idx]
 
-    def _bind(self, block: Block, op: Operator) -> Step:
-        op_def = registry.get(op.type)
-        ctx = KernelContext(
-            self.program, block, op, ports=self._ports, run_state=self.run_state, run_block=self._run_block
-        )
-        if op_def.kernel is None:
-            raise ProgramError(f"op {op.type!r} cannot be run ({op.origin})")
-        return bind(ctx, op_def, op_def.kernel)
+    def _bind(self, block: Block, group: list[Operator]) -> Step:
+        contexts = [
+            KernelContext(
+                self.program, block, op, ports=self._ports, run_state=self.run_state, run_block=self._run_block
+            )
+            for op in group
+        ]
+        return bind_pulls(contexts) if len(contexts) > 1 else bind(contexts[0])
 
 
-def bind(ctx: KernelContext, op_def: OpDef, kernel: Kernel) -> Step:
+def bind(ctx: KernelContext) -> Step:
     """A closure that reads an op's arguments, calls its kernel and writes the outputs."""
-    op = ctx.op
-    takes, attrs = parameters_of(kernel, op_def)
-    values = registry.attr_values(op_def, op)
-    constants = {kwarg(name): values[name] for name in attrs}
-    sources = [_source(op, arg) for arg in op_def.inputs if arg.name in takes]
-    store = _writer(op, op_def)
+    op_def = registry.get(ctx.op.type)
+    kernel = op_def.kernel
+    if kernel is None:
+        raise ProgramError(f"op {ctx.op.type!r} cannot be run ({ctx.op.origin})")
+    read = _reader(ctx.op, op_def, kernel)
+    store = _writer(ctx.op, op_def)
 
     def step(env: Env) -> None:
         try:
-            lod: Lod = ()
-            arguments = dict(constants)
-            for name, key, names, many, optional in sources:
-                if many:
-                    arguments[key] = [_unwrap(env.read(n), n, op_def, name, op, True) for n in names]
-                    continue
-                value = _unwrap(env.read(names[0]), names[0], op_def, name, op, optional) if names else None
-                arguments[key] = value
-            if op_def.share_lod is not None:
-                lod = _lod_of(env, op, op_def.share_lod)
+            arguments = read(env)
+            lod = _lod_of(env, ctx.op, op_def.share_lod) if op_def.share_lod is not None else ()
             store(env, kernel(ctx, **arguments), lod)
-        except FluidliteError as error:
-            raise _located(error, op, ctx.block) from None
         except Exception as error:
-            raise OpRunError(f"{type(error).__name__}: {error}{where(op, ctx.block)}") from error
+            raise located(error, ctx) from error.__cause__
 
     return step
+
+
+def bind_pulls(contexts: Sequence[KernelContext]) -> Step:
+    """A closure for ops that ask servers for values: all their requests go out together."""
+    bound = []
+    for ctx in contexts:
+        op_def = registry.get(ctx.op.type)
+        assert op_def.pull is not None
+        asking = _reader(ctx.op, op_def, op_def.pull.requests)
+        finishing = _reader(ctx.op, op_def, op_def.pull.finish, skip=2)
+        bound.append((ctx, op_def.pull, asking, finishing, _writer(ctx.op, op_def)))
+
+    def step(env: Env) -> None:
+        current = contexts[0]
+        try:
+            asked = []
+            for current, rule, asking, _, _ in bound:
+                asked.append(rule.requests(current, **asking(env)))
+            replies = iter(contexts[0].server.pull(list(itertools.chain(*asked))))
+            for (current, rule, _, finishing, store), requests in zip(bound, asked, strict=True):
+                mine = list(itertools.islice(replies, len(requests)))
+                store(env, rule.finish(current, mine, **finishing(env)), ())
+        except Exception as error:
+            raise located(error, current) from error.__cause__
+
+    return step
+
+
+def _reader(op: Operator, op_def: OpDef, kernel: Kernel, skip: int = 1) -> Callable[[Env], dict[str, Any]]:
+    """A function that collects the arguments that a kernel takes."""
+    takes, attrs = parameters_of(kernel, op_def, skip)
+    values = registry.attr_values(op_def, op)
+    constants = {kwarg(name): values[name] for name in attrs}
+    sources = [_source(op, arg) for arg in op_def.inputs if arg.name in takes]
+
+    def read(env: Env) -> dict[str, Any]:
+        arguments = dict(constants)
+        for name, key, names, many, optional in sources:
+            if many:
+                arguments[key] = [_unwrap(env.read(n), n, op_def, name, op, optional=True) for n in names]
+            elif names:
+                arguments[key] = _unwrap(env.read(names[0]), names[0], op_def, name, op, optional=optional)
+            else:
+                arguments[key] = None
+        return arguments
+
+    return read
 
 
 def _source(op: Operator, arg: registry.Argument) -> tuple[str, str, list[str], bool, bool]:
@@ -133,7 +171,7 @@ def _source(op: Operator, arg: registry.Argument) -> tuple[str, str, list[str], 
     return arg.name, kwarg(arg.name), names, arg.many, arg.optional or arg.name.endswith("@GRAD")
 
 
-def _unwrap(value: Any, name: str, op_def: OpDef, slot: str, op: Operator, optional: bool) -> Any:
+def _unwrap(value: Any, name: str, op_def: OpDef, slot: str, op: Operator, *, optional: bool) -> Any:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, LoDTensor):
@@ -171,9 +209,8 @@ def _writer(op: Operator, op_def: OpDef) -> Callable[[Env, Any, Lod], None]:
                 continue
             for argument, item in zip(names, value if many else (value,), strict=True):
                 if argument != EMPTY and item is not None:
-                    if lod and isinstance(item, np.ndarray) and len(item) == lod[-1][-1]:
-                        item = LoDTensor(item, lod)
-                    env.write(argument, item)
+                    shares = lod and isinstance(item, np.ndarray) and len(item) == lod[-1][-1]
+                    env.write(argument, LoDTensor(item, lod) if shares else item)
 
     return write
 
@@ -187,15 +224,12 @@ def where(op: Operator, block: Block) -> str:
     )
 
 
-def _located(error: FluidliteError, op: Operator, block: Block) -> FluidliteError:
+def located(error: Exception, ctx: KernelContext) -> Exception:
+    """The error to raise, showing the op: typed ones stay what they are, any other becomes an OpRunError."""
+    if not isinstance(error, FluidliteError):
+        wrapped = OpRunError(f"{type(error).__name__}: {error}{where(ctx.op, ctx.block)}")
+        wrapped.__cause__ = error
+        return wrapped
     if "\n  in op " not in str(error):
-        error.args = (f"{error}{where(op, block)}",)
+        error.args = (f"{error}{where(ctx.op, ctx.block)}",)
     return error
-
-
-def run_ops(ops: Sequence[Operator], program: Program, block: Block, env: Env) -> None:
-    """Run some ops of a block, uncompiled (tests and tools)."""
-    for op in ops:
-        op_def = registry.get(op.type)
-        assert op_def.kernel is not None
-        bind(KernelContext(program, block, op), op_def, op_def.kernel)(env)

@@ -22,8 +22,28 @@ LOOKUPS: Final = ("lookup_table", "lookup_table_v2")
 LOOKUP_GRADS: Final = tuple(f"{type}_grad" for type in LOOKUPS)
 #: computed element by element: right on a slice of their arguments
 ELEMENTWISE: Final = frozenset(
-    "abs assign cast clip elementwise_add elementwise_div elementwise_max elementwise_min elementwise_mul elementwise_pow "
-    "elementwise_sub exp fill_constant fill_zeros_like pow scale sign sqrt square sum".split()
+    {
+        "abs",
+        "assign",
+        "cast",
+        "clip",
+        "elementwise_add",
+        "elementwise_div",
+        "elementwise_max",
+        "elementwise_min",
+        "elementwise_mul",
+        "elementwise_pow",
+        "elementwise_sub",
+        "exp",
+        "fill_constant",
+        "fill_zeros_like",
+        "pow",
+        "scale",
+        "sign",
+        "sqrt",
+        "square",
+        "sum",
+    }
 )
 #: computed row by row: right on the part of a sparse gradient that one server gets
 ROW_BY_ROW: Final = ELEMENTWISE | {"extract_rows", "merge_selected_rows", *LOOKUPS}
@@ -160,7 +180,8 @@ def split_updates(program: Program, tables: Collection[str]) -> Updates:
 
 def accumulators(op: Operator) -> tuple[list[str], list[str]]:
     """(variables cut like the parameter, variables that each slice has whole) of an optimizer op."""
-    cut, whole = [], []
+    cut: list[str] = []
+    whole: list[str] = []
     for accumulator in registry.get(op.type).accumulators:
         name = op.input(accumulator.input)
         if name is not None and name != EMPTY:
@@ -291,9 +312,7 @@ def _attach_rest(
             owner.update(dict.fromkeys(op.output_arguments(), owners[0]))
         else:
             refusals.append(_no_owner(op, owners, sorted(persistable - set(owner))))
-    attached = [
-        Chain(c.param, c.optimizer, c.gradient, tuple(sorted({*c.on_server, *extra[c.param]}))) for c in chains
-    ]
+    attached = [Chain(c.param, c.optimizer, c.gradient, tuple(sorted({*c.on_server, *extra[c.param]}))) for c in chains]
     return attached, kept, refusals
 
 
@@ -309,4 +328,3 @@ def _no_owner(op: Operator, owners: Sequence[str], unknown: Sequence[str]) -> st
 def _is_persistable(program: Program, name: str) -> bool:
     var = program.find_var(name, program.root)
     return var is not None and var.persistable
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain as concat
+from itertools import product
 
 from fluidlite.core import names
 from fluidlite.core.ir import Operator, Program
@@ -29,7 +30,15 @@ from fluidlite.transpiler.plan import Cluster, Options, Plan
 from fluidlite.transpiler.schedule import Schedule, staying_ops
 
 #: ops that only a transpiler writes
-_TRANSPORT = ("send", "recv", "send_barrier", "fetch_barrier", "prefetch", "distributed_lookup_table", "listen_and_serv")
+_TRANSPORT = (
+    "send",
+    "recv",
+    "send_barrier",
+    "fetch_barrier",
+    "prefetch",
+    "distributed_lookup_table",
+    "listen_and_serv",
+)
 
 
 def cluster(given: Cluster) -> Iterator[str]:
@@ -39,8 +48,8 @@ def cluster(given: Cluster) -> Iterator[str]:
     for endpoint, count in Counter(given.endpoints).items():
         if count > 1 and endpoint:
             yield f"endpoint {endpoint!r} is listed {count} times; every pserver needs its own"
-    if given.trainers < 1:
-        yield f"trainers must be at least 1, not {given.trainers}"
+    if not isinstance(given.trainers, int) or given.trainers < 1:
+        yield f"trainers must be a number from 1 on, not {given.trainers!r}"
     elif not 0 <= given.trainer_id < given.trainers:
         yield f"trainer_id must be from 0 to {given.trainers - 1} (trainers={given.trainers}), not {given.trainer_id}"
 
@@ -49,6 +58,8 @@ def options(given: Options) -> Iterator[str]:
     """The options make sense."""
     if given.min_block_size < 1:
         yield f"min_block_size must be at least 1, not {given.min_block_size}"
+    for mode in given.other_modes:
+        yield f"{mode} is not supported; pservers train in sync or async mode"
 
 
 def ops(program: Program) -> Iterator[str]:
@@ -213,23 +224,22 @@ def derived_names(program: Program, plan: Plan) -> Iterator[str]:
 
 
 def _derived(program: Program, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Every name that passes make up, and what for."""
     for param in plan.dense:
-        if len(param.slices) > 1:
-            for name in (param.name, param.gradient, *param.accumulators, *param.whole_accumulators):
-                for part in param.slices:
-                    yield param.on_server(name, part), f"slice {part.index} of {name!r}"
-        if param.sparse_gradient:
-            yield names.merged(param.gradient), f"the merged gradient of {param.name!r}"
-    for table in plan.trained_tables:
-        gradient = table.gradient or ""
-        yield names.merged(gradient), f"the merged gradient of {table.name!r}"
-        for shard in range(len(table.shards)):
-            yield names.shard_of_var(gradient, shard), f"shard {shard} of {gradient!r}"
+        own = (param.name, param.gradient, *param.accumulators, *param.whole_accumulators)
+        for part in param.slices if len(param.slices) > 1 else ():
+            yield from ((param.on_server(name, part), f"slice {part.index} of {name!r}") for name in own)
+    merged = [param.gradient for param in plan.dense if param.sparse_gradient]
+    for gradient in (table.gradient or "" for table in plan.trained_tables):
+        merged.append(gradient)
+        yield from _shards(gradient, len(plan.cluster.endpoints))
+    yield from ((names.merged(gradient), f"the merged {gradient!r}") for gradient in merged)
     for source in plan.row_sources:
-        for index in range(len(lookups_of(program, source.name))):
-            for part in ("ids", "rows"):
-                whole = names.lookup_part(source.name, part, index)
-                yield whole, f"the {part} of lookup {index} of {source.name!r}"
-                for shard in range(len(source.endpoints)):
-                    yield names.shard_of_var(whole, shard), f"shard {shard} of {whole!r}"
+        for index, part in product(range(len(lookups_of(program, source.name))), ("ids", "rows")):
+            name = names.lookup_part(source.name, part, index)
+            yield name, f"the {part} of lookup {index} of {source.name!r}"
+            yield from _shards(name, len(source.endpoints))
 
+
+def _shards(name: str, count: int) -> Iterator[tuple[str, str]]:
+    return ((names.shard_of_var(name, shard), f"shard {shard} of {name!r}") for shard in range(count))

@@ -1,4 +1,4 @@
-"""`DistributeTranspiler`: Fluid's interface to the transpiler. What it does is in `planner` and `pipeline`."""
+"""`DistributeTranspiler`: Fluid's interface to the transpiler. The work is done by `planner` and `pipeline`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from fluidlite import framework
 from fluidlite.core import edit
 from fluidlite.errors import TranspileError
+from fluidlite.transpiler.passes.lookups import lower_lookups
 from fluidlite.transpiler.pipeline import (
     PSERVER_PASSES,
     PSERVER_STARTUP_PASSES,
@@ -16,11 +17,10 @@ from fluidlite.transpiler.pipeline import (
     run_passes,
 )
 from fluidlite.transpiler.placement import Dispatcher, RoundRobin
-from fluidlite.transpiler.plan import Cluster, Distribution, Options
+from fluidlite.transpiler.plan import Cluster, Distribution, Options, Plan
 from fluidlite.transpiler.planner import make_plan
 
-#: fields of the config that ask for another kind of job, and the value that asks for none
-_OTHER_MODES: Final = {"mode": "pserver", "enable_dc_asgd": False, "half_async": False, "geo_sgd_mode": False}
+_TOO_EARLY: Final = "no program was transpiled yet; call transpile first"
 
 
 @dataclass
@@ -29,8 +29,10 @@ class DistributeTranspilerConfig:
 
     ``slice_var_up``: cut dense parameters over the servers, into slices of at least ``min_block_size`` elements (any
     number from 1 on). ``split_method``: `RoundRobin` (the default) or `HashName`. ``sync_mode`` False, here or as an
-    argument of ``transpile``, trains asynchronously. ``runtime_split_send_recv`` changes nothing: gradients are always
-    split by ops. ``wait_port``, ``print_log`` likewise: a trainer's first message waits for its servers.
+    argument of ``transpile``, trains asynchronously. ``mode``, ``enable_dc_asgd``, ``half_async``,
+    ``completely_not_async`` and ``geo_sgd_mode`` ask for other kinds of training, which ``transpile`` refuses.
+    ``runtime_split_send_recv``, ``print_log`` and ``wait_port`` change nothing: gradients are always cut by ops of the
+    program, and a trainer's first message waits for its servers.
     """
 
     slice_var_up: bool = True
@@ -47,17 +49,29 @@ class DistributeTranspilerConfig:
     print_log: bool = False
     wait_port: bool = True
 
+    def options(self) -> Options:
+        """What the planner needs of it."""
+        flags = ("enable_dc_asgd", "half_async", "completely_not_async", "geo_sgd_mode")
+        others = [flag for flag in flags if getattr(self, flag)]
+        return Options(
+            slice_var_up=self.slice_var_up,
+            min_block_size=self.min_block_size,
+            dispatcher=self.split_method if self.split_method is not None else RoundRobin,
+            other_modes=(*others, *([f"mode={self.mode!r}"] if self.mode != "pserver" else [])),
+        )
+
 
 class DistributeTranspiler:
     """Rewrites a training program for trainers and pservers.
 
-    ``transpile`` keeps clones of both programs, from which every ``get_*`` result is derived, in any order, and installs the
-    trainer's programs into the objects that it was given.
+    ``transpile`` keeps clones of both programs. Every result is derived from them, so the order of calls does not
+    matter.
     """
 
     def __init__(self, config: DistributeTranspilerConfig | None = None) -> None:
         self.config = config if config is not None else DistributeTranspilerConfig()
         self._main: framework.Program | None = None
+        self._distribution: Distribution | None = None
 
     def transpile(
         self,
@@ -67,24 +81,64 @@ class DistributeTranspiler:
         trainers: int = 1,
         sync_mode: bool = True,
         startup_program: framework.Program | None = None,
-        current_endpoint: str = "127.0.0.1:6174",
+        current_endpoint: str = "127.0.0.1:6174",  # noqa: ARG002 (Fluid's signature)
     ) -> None:
-        """Make the plan and turn ``program`` and ``startup_program`` (default: the default ones) into the trainer's.
+        """Plan the job, and turn ``program`` and ``startup_program`` (by default the default ones) into the trainer's.
 
-        ``pservers``: endpoints separated by commas. ``current_endpoint`` is not used (Fluid's other modes need it).
-        Raises TranspileError with all reasons, and then changes nothing.
+        ``pservers``: endpoints separated by commas. ``current_endpoint`` is not used. Raises TranspileError with every
+        reason at once, and then leaves both programs as they were.
         """
         main = program if program is not None else framework.default_main_program()
         startup = startup_program if startup_program is not None else framework.default_startup_program()
-        cluster = Cluster(
-            endpoints=tuple(endpoint.strip() for endpoint in pservers.split(",")),
-            trainers=trainers,
-            trainer_id=trainer_id,
-            sync=sync_mode and self.config.sync_mode,
-        )
-        distribution = distribute(main, startup, cluster, self.config)
-        plan = distribution.plan
-        edit.install(main.desc, run_passes(distribution.main, plan, TRAINER_PASSES))
-        edit.install(startup.desc, run_passes(distribution.startup, plan, TRAINER_STARTUP_PASSES))
-        main.distribution = startup.distribution = distribution
+        endpoints = tuple(endpoint.strip() for endpoint in pservers.split(","))
+        cluster = Cluster(endpoints, trainers, trainer_id, sync_mode and self.config.sync_mode)
+        plan = make_plan(main.desc, startup.desc, cluster, self.config.options())
+        distribution = Distribution(plan, edit.clone(main.desc), edit.clone(startup.desc))
+        trainer_main = run_passes(distribution.main, plan, TRAINER_PASSES)
+        trainer_startup = run_passes(distribution.startup, plan, TRAINER_STARTUP_PASSES)
+        edit.install(main.desc, trainer_main)
+        edit.install(startup.desc, trainer_startup)
+        main.distribution = self._distribution = distribution
         self._main = main
+
+    def get_trainer_program(self, wait_port: bool = True) -> framework.Program:  # noqa: ARG002 (Fluid's signature)
+        """The trainer's main program: the very object that was given to ``transpile``. ``wait_port`` is not used."""
+        if self._main is None:
+            raise TranspileError([_TOO_EARLY])
+        return self._main
+
+    def get_test_program(self, program: framework.Program) -> framework.Program:
+        """A program cloned ``for_test`` before ``transpile``, with its lookups asking the servers, read-only."""
+        lowered = run_passes(program.desc, self._done.plan, (lower_lookups,))
+        return framework.Program(lowered).clone(for_test=True)
+
+    def get_pserver_program(self, endpoint: str) -> framework.Program:
+        """The main program of one server."""
+        return framework.Program(run_passes(self._done.main, self._plan_at(endpoint), PSERVER_PASSES))
+
+    def get_pserver_programs(self, endpoint: str) -> tuple[framework.Program, framework.Program]:
+        """(main program, startup program) of one server."""
+        return self.get_pserver_program(endpoint), self.get_startup_program(endpoint)
+
+    def get_startup_program(
+        self,
+        endpoint: str,
+        pserver_program: framework.Program | None = None,  # noqa: ARG002 (Fluid's signature)
+        startup_program: framework.Program | None = None,  # noqa: ARG002
+    ) -> framework.Program:
+        """The startup program of one server. The programs are arguments in Fluid; here both are known already."""
+        passes = PSERVER_STARTUP_PASSES
+        return framework.Program(run_passes(self._done.startup, self._plan_at(endpoint), passes))
+
+    def _plan_at(self, endpoint: str) -> Plan:
+        plan = self._done.plan
+        if endpoint not in plan.cluster.endpoints:
+            known = ", ".join(plan.cluster.endpoints)
+            raise TranspileError([f"{endpoint!r} is none of the endpoints given to transpile ({known})"])
+        return plan.at(endpoint)
+
+    @property
+    def _done(self) -> Distribution:
+        if self._distribution is None:
+            raise TranspileError([_TOO_EARLY])
+        return self._distribution

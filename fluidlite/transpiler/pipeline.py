@@ -57,7 +57,9 @@ def apply(step: Pass, program: Program, plan: Plan) -> Program:
         step(after, plan)
         verify(after, registry.find)
     except (FluidliteError, LookupError, TypeError, ValueError) as error:
-        raise PassError(f"pass {step.__name__} failed: {error}\nthe program before it:\n{text.show(program)}") from error
+        raise PassError(
+            f"pass {step.__name__} failed: {error}\nthe program before it:\n{text.show(program)}"
+        ) from error
     return after
 
 

@@ -15,6 +15,7 @@ MAX_IMBALANCE: Final = 1.15
 #: while placing by size, a piece stays where its dispatcher wants it up to this load over the mean
 _ROOM: Final = 1.05
 
+
 def slice_rows(shape: Sequence[int], slice_count: int, min_block_size: int) -> list[tuple[int, int]]:
     """Cut a parameter along dimension 0 into at most ``slice_count`` slices of at least ``min_block_size`` elements.
 
@@ -63,7 +64,9 @@ class HashName:
         return [int.from_bytes(digest, "big") % servers for digest in digests]
 
 
-def place(names: Sequence[str], sizes: Sequence[int], servers: int, dispatcher: type[Dispatcher], slack: int) -> list[int]:
+def place(
+    names: Sequence[str], sizes: Sequence[int], servers: int, dispatcher: type[Dispatcher], slack: int
+) -> list[int]:
     """Server of each piece: the dispatcher's choice, unless that overloads a server and placing by size helps.
 
     ``sizes`` in bytes. Overloaded means more than `MAX_IMBALANCE` times the mean and more than ``slack`` bytes above

@@ -28,11 +28,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Options:
-    """How dense parameters are cut and spread: Fluid's ``slice_var_up``, ``min_block_size`` and ``split_method``."""
+    """How dense parameters are cut and spread: Fluid's ``slice_var_up``, ``min_block_size`` and ``split_method``.
+
+    ``other_modes``: what else was asked for and is refused.
+    """
 
     slice_var_up: bool = True
     min_block_size: int = 8192
     dispatcher: type[Dispatcher] = RoundRobin
+    other_modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,9 +101,7 @@ class DenseParam:
 
     @property
     def row_source(self) -> RowSource:
-        return RowSource(
-            self.name, self.shape[0], self.shape[1], self.dtype, self.endpoints, self.parts, self.sections
-        )
+        return RowSource(self.name, self.shape[0], self.shape[1], self.dtype, self.endpoints, self.parts, self.sections)
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,8 @@ class Plan:
     @property
     def row_sources(self) -> tuple[RowSource, ...]:
         """What lookups fetch by row: tables, then row-fetched parameters."""
-        fetched = (param for param in self.dense if param.fetched_by_row)
-        return tuple(source.row_source for source in (*self.tables, *fetched))
+        tables = [table.row_source for table in self.tables]
+        return (*tables, *(param.row_source for param in self.dense if param.fetched_by_row))
 
     @property
     def owned_slices(self) -> tuple[tuple[DenseParam, Slice], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -59,9 +59,10 @@ def make_plan(main: Program, startup: Program, cluster: Cluster, options: Option
     return plan
 
 
-def _raise_all(refusals: Sequence[str]) -> None:
-    if refusals:
-        raise TranspileError(list(dict.fromkeys(refusals)))
+def _raise_all(refusals: Iterable[str]) -> None:
+    found = list(dict.fromkeys(refusals))
+    if found:
+        raise TranspileError(found)
 
 
 def _plan(
@@ -144,9 +145,7 @@ def _why_copied(main: Program, updates: Updates, chain: Chain) -> str:
     return ""
 
 
-def _spread(
-    main: Program, drafts: Sequence[_Draft], cluster: Cluster, options: Options
-) -> tuple[DenseParam, ...]:
+def _spread(main: Program, drafts: Sequence[_Draft], cluster: Cluster, options: Options) -> tuple[DenseParam, ...]:
     """Give every slice a server."""
     pieces = [
         (draft.piece_name(index), _bytes(main, draft.chain.param, rows))

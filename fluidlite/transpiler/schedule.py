@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from fluidlite.core.ir import Operator, Program
 from fluidlite.ops import registry
-from fluidlite.transpiler.analysis import Chain, accumulators, is_helper, is_optimizer, is_schedule, place_of, reads, writes
+from fluidlite.transpiler.analysis import (
+    Chain,
+    accumulators,
+    is_helper,
+    is_optimizer,
+    is_schedule,
+    place_of,
+    reads,
+    writes,
+)
 
 
 @dataclass(frozen=True)

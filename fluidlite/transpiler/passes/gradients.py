@@ -52,9 +52,7 @@ def send_gradients(program: Program, plan: Plan) -> None:
 
 def _merge(program: Program, gradient: str, by: str = "send_table_gradients") -> Operator:
     var = program.root.vars[gradient]
-    merged = declare(
-        program, program.root, names.merged(gradient), var.shape or (), var.dtype, VarKind.SELECTED_ROWS
-    )
+    merged = declare(program, program.root, names.merged(gradient), var.shape or (), var.dtype, VarKind.SELECTED_ROWS)
     return make_op(by, "merge_selected_rows", {"X": [gradient]}, {"Out": [merged]}, OpRole.DIST)
 
 
@@ -70,9 +68,7 @@ def _split(program: Program, param: DenseParam, source: str, parts: Sequence[str
     for name, part in zip(parts, param.slices, strict=True):
         declare(program, program.root, name, (part.rows, *param.shape[1:]), param.dtype, kind)
     type, sizes = ("split_selected_rows", "height_sections") if param.sparse_gradient else ("split_byref", "sections")
-    return make_op(
-        "send_gradients", type, {"X": [source]}, {"Out": list(parts)}, OpRole.DIST, {sizes: param.sections}
-    )
+    return make_op("send_gradients", type, {"X": [source]}, {"Out": list(parts)}, OpRole.DIST, {sizes: param.sections})
 
 
 def _send(

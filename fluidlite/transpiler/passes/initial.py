@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from fluidlite.core import edit
 from fluidlite.core.ir import Attr, AttrType, Operator, OpRole, Program, Variable
-from fluidlite.dtypes import VarKind
 from fluidlite.ops import registry
 from fluidlite.transpiler.build import make_op
 from fluidlite.transpiler.plan import Plan, Slice

@@ -44,7 +44,15 @@ def _fetch(program: Program, plan: Plan, source: RowSource, index: int, lookup: 
     }
     role = lookup.role
     new = [
-        make_op(_BY, "split_ids", {"Ids": lookup.inputs["Ids"]}, {"Out": id_shards}, role, {**padding, **sections}, of=lookup),
+        make_op(
+            _BY,
+            "split_ids",
+            {"Ids": lookup.inputs["Ids"]},
+            {"Out": id_shards},
+            role,
+            {**padding, **sections},
+            of=lookup,
+        ),
         make_op(_BY, "prefetch", {"X": id_shards}, {"Out": row_shards}, role, fetch, of=lookup),
         make_op(_BY, "concat", {"X": row_shards}, {"Out": [rows]}, role, {"axis": 0}, of=lookup),
     ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, OpRole, Program, Variable
-from fluidlite.transpiler.analysis import Chain, is_optimizer, is_schedule, blocks_run_by, split_updates
+from fluidlite.transpiler.analysis import Chain, blocks_run_by, is_optimizer, is_schedule, split_updates
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import DenseParam, Plan, Slice, Table
 from fluidlite.transpiler.schedule import find_schedule
