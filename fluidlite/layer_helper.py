@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from fluidlite import framework, unique_name
 from fluidlite.core import ir
@@ -20,6 +20,7 @@ from fluidlite.param_attr import AttrLike, ParamAttr
 
 #: one variable, or several
 Variables: TypeAlias = "Variable | Sequence[Variable]"
+T = TypeVar("T")
 
 FLOATS: Final = ("float16", "float32", "float64")
 INTS: Final = ("int32", "int64")
@@ -227,17 +228,17 @@ def _default_initializer(desc: ir.Parameter, is_bias: bool) -> Initializer:
     return Constant(0.0) if is_bias else Xavier()
 
 
+def either(value: T | Variable) -> tuple[Variable | None, T | None]:
+    """An argument that is a Variable or a plain value, as (input, attribute) of an op."""
+    return (value, None) if isinstance(value, Variable) else (None, value)
+
+
 def variables(value: object, layer: str, argument: str) -> list[Variable]:
     """``value`` as a list of Variables; anything else raises ProgramError naming layer and argument."""
     items = list(value) if isinstance(value, (list, tuple)) else [value]
     if not items:
         raise ProgramError(f"{layer}: {argument!r} is empty ({user_line()})")
-    for item in items:
-        if not isinstance(item, Variable):
-            raise ProgramError(
-                f"{layer}: {argument!r} must be a Variable, not {type(item).__name__} {item!r} ({user_line()})"
-            )
-    return items
+    return [require_variable(layer, argument, item) for item in items]
 
 
 def require_variable(layer: str, argument: str, value: object) -> Variable:

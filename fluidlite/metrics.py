@@ -190,7 +190,8 @@ class EditDistance(MetricBase):
 class Auc(MetricBase):
     """Area under the ROC curve of scores counted in ``num_thresholds + 1`` bins, by the trapezoidal rule.
 
-    0.0 while one of the classes is missing. Histograms of several metrics may be added to get the AUC of their union.
+    0.0 while one of the classes is missing. Adding up ``stat_pos`` and ``stat_neg`` of
+    several metrics gives the AUC of their union.
     """
 
     def __init__(self, name: str | None = None, curve: str = "ROC", num_thresholds: int = 4095) -> None:
@@ -198,28 +199,26 @@ class Auc(MetricBase):
         if curve != "ROC":
             raise ProgramError(f"Auc: curve must be ROC, not {curve!r}")
         self._num_thresholds = num_thresholds
-        self._stat_pos = np.zeros(num_thresholds + 1, np.int64)
-        self._stat_neg = np.zeros(num_thresholds + 1, np.int64)
-
-    def reset(self) -> None:
-        self._stat_pos[:] = 0
-        self._stat_neg[:] = 0
+        self.stat_pos = np.zeros(num_thresholds + 1, np.int64)
+        self.stat_neg = np.zeros(num_thresholds + 1, np.int64)
 
     def update(self, preds: Array, labels: Array) -> None:
         """Add predictions [N, 2], of which column 1 is the probability of class 1, and labels [N, 1] of 0 and 1."""
         scores = np.asarray(preds)
         truth = np.asarray(labels).reshape(-1).astype(bool)
         if scores.ndim != 2 or len(scores) != len(truth):
-            raise ShapeError(f"Auc: predictions {list(scores.shape)} for {truth.size} labels; needed are [N, 2] and [N, 1]")
+            raise ShapeError(
+                f"Auc: predictions {list(scores.shape)} for {truth.size} labels; needed are [N, 2] and [N, 1]"
+            )
         bins = (scores[:, -1] * self._num_thresholds).astype(np.int64)
-        if bins.size and not (0 <= bins.min() and bins.max() <= self._num_thresholds):
+        if bins.size and not (bins.min() >= 0 and bins.max() <= self._num_thresholds):
             raise ProgramError("Auc: predictions must be probabilities in [0, 1]")
-        self._stat_pos += np.bincount(bins[truth], minlength=self._num_thresholds + 1)
-        self._stat_neg += np.bincount(bins[~truth], minlength=self._num_thresholds + 1)
+        self.stat_pos += np.bincount(bins[truth], minlength=self._num_thresholds + 1)
+        self.stat_neg += np.bincount(bins[~truth], minlength=self._num_thresholds + 1)
 
     def eval(self) -> float:
-        positive = np.concatenate(([0], np.cumsum(self._stat_pos[::-1])))
-        negative = np.concatenate(([0], np.cumsum(self._stat_neg[::-1])))
+        positive = np.concatenate(([0], np.cumsum(self.stat_pos[::-1])))
+        negative = np.concatenate(([0], np.cumsum(self.stat_neg[::-1])))
         if positive[-1] == 0 or negative[-1] == 0:
             return 0.0
         area = ((negative[1:] - negative[:-1]) * (positive[1:] + positive[:-1]) / 2.0).sum()

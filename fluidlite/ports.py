@@ -1,25 +1,147 @@
-"""The ports of an ordinary process: gRPC to the servers, or a gRPC server. Nothing is opened before it is needed."""
+"""The ports of an executor: what its programs say about other processes, turned into connections.
+
+Nothing is opened before a program needs it. `ProcessPorts` talks gRPC; `fluidlite.cluster` brings ports that stay inside
+the process.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from fluidlite.core.ir import Operator, Program
+from fluidlite.core.ir import Block, Operator, Program
+from fluidlite.dtypes import VarKind, dtype_name
+from fluidlite.errors import ProgramError
+from fluidlite.ops import registry
 from fluidlite.ops.context import HostPort, ServerPort
+from fluidlite.protocol.messages import Declared, Use
+
+if TYPE_CHECKING:
+    from fluidlite.rpc.port import TrainerPort
+
+#: makes a trainer's port from (trainer id, number of trainers)
+PortMaker = Callable[[int, int], "TrainerPort"]
 
 
-class ProcessPorts:
-    """Implements `ops.context.Ports` over gRPC."""
+class Host(Protocol):
+    """Makes a server of a `listen_and_serv` op; see `ops.context.HostPort`."""
 
-    def __init__(self) -> None:
-        self._server: ServerPort | None = None
+    def serve(self, program: Program, op: Operator, scope: object) -> None: ...
+
+
+@dataclass
+class Needs:
+    """What one program will ask of servers and send to them."""
+
+    trainer: int
+    trainers: int
+    declared: dict[str, list[Declared]]
+
+
+class TrainerPorts:
+    """Implements `ops.context.Ports` for one trainer, whatever the transport.
+
+    One executor is one trainer: programs of different trainer ids are refused.
+    """
+
+    def __init__(self, make_port: PortMaker, host: HostPort) -> None:
+        self._make_port = make_port
+        self._port: TrainerPort | None = None
+        self._trainer: int | None = None
+        self.host = host
+
+    def prepare(self, program: Program) -> None:
+        """Read off a program what it will exchange, so that servers can check it at the first contact."""
+        needs = needs_of(program)
+        if needs is None:
+            return
+        if self._port is None:
+            self._trainer = needs.trainer
+            self._port = self._make_port(needs.trainer, needs.trainers)
+        if needs.trainer != self._trainer:
+            raise ProgramError(
+                f"this executor is trainer {self._trainer}; run programs of trainer {needs.trainer} by an executor of their own"
+            )
+        self._port.declare(needs.declared, needs.trainers)
 
     def server(self, op: Operator) -> ServerPort:
-        raise NotImplementedError
+        """The trainer's port; ``op`` belongs to a program that was prepared."""
+        if self._port is None:
+            raise ProgramError(f"op {op.type!r} belongs to a program that was not prepared ({op.origin})")
+        return self._port
 
     @property
-    def host(self) -> HostPort:
-        raise NotImplementedError
+    def salt(self) -> int:
+        """Makes the randomness of trainers differ."""
+        return self._trainer or 0
 
     def close(self) -> None:
-        pass
+        """Tell the servers that this trainer is done."""
+        if self._port is not None:
+            self._port.complete()
+
+
+def needs_of(program: Program) -> Needs | None:
+    """What the ops of a program exchange with servers; None when they exchange nothing."""
+    declared: dict[str, list[Declared]] = {}
+    trainer, trainers, found = 0, 0, False
+    for block, op in program.all_ops():
+        items = list(_declared(program, block, op))
+        if not items and op.type != "send_barrier":
+            continue
+        found = True
+        trainer, trainers = op.attr("trainer_id", 0), max(trainers, op.attr("trainers", 0))
+        for endpoint, item in items:
+            declared.setdefault(endpoint, []).append(item)
+        for endpoint in op.attr("endpoints", ()):
+            declared.setdefault(endpoint, [])
+    return Needs(trainer, trainers, declared) if found else None
+
+
+def _declared(program: Program, block: Block, op: Operator) -> Iterator[tuple[str, Declared]]:
+    """(endpoint, what is exchanged) of one op."""
+    if op.type == "prefetch":
+        dtype = dtype_name(op.attr("dtype", 5))
+        for endpoint, table in zip(op.attr("epmap"), op.attr("table_names"), strict=True):
+            yield endpoint, Declared(table, Use.ROWS, dtype, (op.attr("width"),))
+    elif op.type in ("send", "recv"):
+        arguments, attr = (op.inputs["X"], "send_varnames") if op.type == "send" else (op.outputs["Out"], "varnames")
+        for argument, endpoint, name in zip(arguments, op.attr("epmap"), op.attr(attr) or arguments, strict=True):
+            var = program.find_var(argument, block)
+            if var is None or var.shape is None:
+                raise ProgramError(f"op {op.type!r}: {argument!r} is not declared with a shape ({op.origin})")
+            rows = var.kind == VarKind.SELECTED_ROWS
+            sent = Use.ROW_GRADIENT if rows else Use.GRADIENT
+            yield (
+                endpoint,
+                Declared(
+                    name, Use.DENSE if op.type == "recv" else sent, var.dtype, var.shape[1:] if rows else var.shape
+                ),
+            )
+
+
+class ProcessPorts(TrainerPorts):
+    """The ports of an ordinary process, over gRPC."""
+
+    def __init__(self) -> None:
+        super().__init__(_grpc_port, _GrpcHost())
+
+
+def _grpc_port(trainer: int, trainers: int) -> TrainerPort:
+    from fluidlite.rpc.client import grpc_port
+
+    return grpc_port(trainer=trainer, trainers=trainers, job=job_id())
+
+
+def job_id() -> str:
+    """What tells the processes of one job from those of another: ``FLUIDLITE_JOB``, set by the launcher."""
+    return os.environ.get("FLUIDLITE_JOB", "job")
+
+
+class _GrpcHost:
+    """Serves a pserver program over gRPC until all trainers are done."""
+
+    def serve(self, program: Program, op: Operator, scope: object) -> None:
+        raise NotImplementedError(registry.get(op.type).type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from fluidlite.core import names
 from fluidlite.dtypes import VarKind
@@ -39,7 +39,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
     name = counter_name or names.STEP_COUNTER
     if block.has_var(name):
         return block.var(name)
-    counter = helper.create_global_variable(True, name=name, dtype="int64", shape=[1])
+    counter = helper.create_global_variable(persistable=True, name=name, dtype="int64", shape=[1])
     helper.set_variable_initializer(counter, Constant(begin - 1, force_cpu=True))
     block.prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
     counter.stop_gradient = True
@@ -93,9 +93,12 @@ class ConditionalBlock:
         with _sub_block(self.helper) as inside:
             yield
         reads, writes = _arguments_of(inside, parent, self.condition.name)
-        inputs = {"Cond": self.condition, "Input": reads}
-        outputs = {"Out": writes, "Scope": _step_scopes(parent)}
-        parent.append_op("conditional_block", inputs, outputs, {"sub_block": inside.idx, "is_scalar_condition": True})
+        parent.append_op(
+            "conditional_block",
+            {"Cond": self.condition, "Input": reads},
+            {"Out": writes, "Scope": _step_scopes(parent)},
+            {"sub_block": inside.idx, "is_scalar_condition": True},
+        )
 
 
 class Switch:
@@ -114,7 +117,7 @@ class Switch:
         self._none_yet: Variable | None = None
         self._inside = False
 
-    def __enter__(self) -> Switch:
+    def __enter__(self) -> Self:
         self._inside = True
         return self
 
@@ -169,9 +172,12 @@ class While:
         reads, writes = _arguments_of(inside, parent, self.condition.name)
         if self.condition.name not in writes:
             raise ProgramError(f"While: the body never writes its condition {self.condition.name!r} ({user_line()})")
-        inputs = {"X": reads, "Condition": self.condition}
-        outputs = {"Out": writes, "StepScopes": _step_scopes(parent)}
-        parent.append_op("while", inputs, outputs, {"sub_block": inside.idx, "is_test": self.is_test})
+        parent.append_op(
+            "while",
+            {"X": reads, "Condition": self.condition},
+            {"Out": writes, "StepScopes": _step_scopes(parent)},
+            {"sub_block": inside.idx, "is_test": self.is_test},
+        )
 
 
 def while_loop(

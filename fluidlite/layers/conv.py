@@ -16,7 +16,7 @@ from fluidlite.param_attr import AttrLike
 Pair: TypeAlias = "int | Sequence[int]"
 #: cells on each side (one number, one per dimension, [top, bottom, left, right], or a pair per dimension of the
 #: input), or SAME or VALID
-Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
+Padding: TypeAlias = "int | str | Sequence[int | Sequence[int]]"
 
 
 def conv2d(
@@ -134,7 +134,7 @@ def _padding(padding: Padding, channel_axis: int) -> dict[str, Any]:
         if isinstance(item, int):
             values.append(item)
         elif axis not in (0, channel_axis):
-            values.extend(int(number) for number in item)
+            values.extend(item)
         elif any(item):
             raise ProgramError(f"padding {padding} pads the batch or the channels ({user_line()})")
     if len(values) not in (2, 4):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from fluidlite.framework import Variable
-from fluidlite.layer_helper import LayerHelper, require_same_dtype, require_variable
+from fluidlite.layer_helper import LayerHelper, either, require_same_dtype, require_variable
 
 #: dimensions to reduce: one, several, or None for all
 Dims: TypeAlias = "int | Sequence[int] | None"
@@ -84,9 +84,9 @@ def scale(
     """scale * x + bias, or scale * (x + bias) with ``bias_after_scale=False``; ``scale`` a number or a [1] variable."""
     require_variable("scale", "x", x)
     helper = LayerHelper("scale", name, act=act)
-    is_var = isinstance(scale, Variable)
-    inputs = {"X": x, "ScaleTensor": scale if is_var else None}
-    attrs = {"scale": None if is_var else float(scale), "bias": float(bias), "bias_after_scale": bias_after_scale}
+    scale_var, number = either(scale)
+    inputs = {"X": x, "ScaleTensor": scale_var}
+    attrs = {"scale": number, "bias": bias, "bias_after_scale": bias_after_scale}
     return helper.append_activation(helper.one("scale", inputs, attrs, dtype=x.dtype))
 
 
@@ -102,7 +102,9 @@ def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Varia
     return LayerHelper("clip_by_norm", name).one("clip_by_norm", {"X": x}, {"max_norm": max_norm}, dtype=x.dtype)
 
 
-def mul(x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Variable:
+def mul(
+    x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
+) -> Variable:
     """Matrix product: ``x`` and ``y`` are flattened to matrices at the given dimensions, the result is not."""
     require_variable("mul", "x", x)
     require_same_dtype("mul", x, require_variable("mul", "y", y))
@@ -131,9 +133,8 @@ def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[V
     helper = LayerHelper("top_k", name)
     values = helper.create_variable_for_type_inference(input.dtype)
     indices = helper.create_variable_for_type_inference("int64")
-    is_var = isinstance(k, Variable)
-    inputs = {"X": input, "K": k if is_var else None}
-    helper.append_op("top_k", inputs, {"Out": values, "Indices": indices}, {"k": None if is_var else k})
+    k_var, number = either(k)
+    helper.append_op("top_k", {"X": input, "K": k_var}, {"Out": values, "Indices": indices}, {"k": number})
     values.stop_gradient = True
     indices.stop_gradient = True
     return values, indices

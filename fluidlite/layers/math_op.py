@@ -70,7 +70,7 @@ def _operator(name: str, op_type: str, reflected: bool = False) -> Method:
         if isinstance(other, (int, float)):
             _check_number(self, name, other)
             if scale_of is not None and not (name == "truediv" and not is_float(self.dtype)):
-                return _scale(self, *scale_of(float(other)))
+                return scaled(self, *scale_of(float(other)))
         operand = _operand(self, name, other, like_self=reflected)
         left, right = (operand, self) if reflected else (self, operand)
         return _append(self, op_type, {"X": left, "Y": right}, self.dtype, {"axis": _axis(right)})
@@ -82,7 +82,7 @@ def _operator(name: str, op_type: str, reflected: bool = False) -> Method:
 
 def _negate(self: Variable) -> Variable:
     """Append a `scale` by -1."""
-    return _scale(self, -1.0, 0.0)
+    return scaled(self, -1.0, 0.0)
 
 
 def _check_number(var: Variable, name: str, number: float) -> None:
@@ -129,7 +129,8 @@ def _axis(right: Variable) -> int:
     return 0 if right.shape and right.shape[0] == -1 else -1
 
 
-def _scale(var: Variable, scale: float, bias: float) -> Variable:
+def scaled(var: Variable, scale: float, bias: float) -> Variable:
+    """scale * var + bias, as the operators make it: a temporary ``tmp_<k>``."""
     return _append(var, "scale", {"X": var}, var.dtype, {"scale": scale, "bias": bias})
 
 

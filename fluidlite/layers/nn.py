@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Parameter, Variable, user_line
 from fluidlite.initializer import Constant
-from fluidlite.layer_helper import FLOATS, LayerHelper, Variables, require_dtype, require_variable
+from fluidlite.layer_helper import FLOATS, LayerHelper, Variables, either, require_dtype, require_variable
 from fluidlite.param_attr import AttrLike
 
 
@@ -161,12 +160,9 @@ def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = F
 def one_hot_layer(op_type: str, input: Variable, depth: int | Variable, allow_out_of_range: bool) -> Variable:
     """The op of ``layers.one_hot`` and ``fluid.one_hot``."""
     require_dtype("one_hot", require_variable("one_hot", "input", input), ("int32", "int64"))
-    inputs: dict[str, Variable | None] = {"X": input}
-    attrs: dict[str, Any] = {"allow_out_of_range": allow_out_of_range}
-    if isinstance(depth, Variable):
-        inputs["depth_tensor"] = depth
-    else:
-        attrs["depth"] = depth
+    depth_var, number = either(depth)
+    inputs = {"X": input, "depth_tensor": depth_var}
+    attrs = {"depth": number, "allow_out_of_range": allow_out_of_range}
     return LayerHelper(op_type).one(op_type, inputs, attrs, dtype="float32")
 
 
@@ -261,5 +257,3 @@ def filter_by_instag(
         {"is_lod": is_lod, "out_val_if_empty": out_val_if_empty},
     )
     return [out, weight]
-
-

@@ -146,7 +146,14 @@ def data_norm(
     require_dtype("data_norm", require_variable("data_norm", "input", input), FLOATS)
     helper = LayerHelper("data_norm", name, act=act)
     prefix = name if name is not None else "dn"
-    first = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4, "scale_w": 1.0, "bias": 0.0, **(param_attr or {})}
+    first = {
+        "batch_size": 1e4,
+        "batch_sum": 0.0,
+        "batch_square": 1e4,
+        "scale_w": 1.0,
+        "bias": 0.0,
+        **(param_attr or {}),
+    }
     wanted = {"BatchSize": "batch_size", "BatchSum": "batch_sum", "BatchSquareSum": "batch_square"}
     if enable_scale_and_shift:
         wanted |= {"scale_w": "scale_w", "bias": "bias"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from fluidlite.framework import Variable
-from fluidlite.layer_helper import FLOATS, LayerHelper, require_dtype, require_variable
+from fluidlite.layer_helper import FLOATS, LayerHelper, either, require_dtype, require_variable
 
 Activation: TypeAlias = Callable[..., Variable]
 
@@ -109,9 +109,9 @@ def soft_relu(x: Variable, threshold: float = 40.0, name: str | None = None) -> 
 def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) -> Variable:
     """x to the power ``factor``, a number or a [1] variable."""
     require_dtype("pow", require_variable("pow", "x", x), FLOATS)
-    is_var = isinstance(factor, Variable)
-    inputs = {"X": x, "FactorTensor": factor if is_var else None}
-    return LayerHelper("pow", name).one("pow", inputs, None if is_var else {"factor": factor}, dtype=x.dtype)
+    factor_var, number = either(factor)
+    inputs = {"X": x, "FactorTensor": factor_var}
+    return LayerHelper("pow", name).one("pow", inputs, {"factor": number}, dtype=x.dtype)
 
 
 def cumsum(

@@ -13,6 +13,7 @@ from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Variable, user_line
 from fluidlite.initializer import NumpyArrayInitializer
 from fluidlite.layer_helper import FLOATS, LayerHelper, Variables, require_dtype, require_variable
+from fluidlite.layers.math_op import scaled
 from fluidlite.param_attr import AttrLike, ParamAttr
 
 _SAMPLERS: Final = {"uniform": 0, "log_uniform": 1, "custom_dist": 2}
@@ -62,7 +63,7 @@ def nce(
     cost, logits = helper.temporaries(2, input.dtype)
     labels = helper.create_variable_for_type_inference("int64")
     helper.append_op("nce", inputs, {"Cost": cost, "SampleLogits": logits, "SampleLabels": labels}, attrs)
-    return cost / (samples + 1)  # type: ignore[operator, no-any-return]
+    return scaled(cost, 1.0 / (samples + 1), 0.0)
 
 
 def _custom_distribution(

@@ -325,9 +325,7 @@ def gaussian_random_batch_size_like(
     return _random_like("gaussian_random_batch_size_like", input, shape, dtype, attrs)
 
 
-def _random_like(
-    op_type: str, input: Variable, shape: Sequence[int], dtype: object, attrs: dict[str, Any]
-) -> Variable:
+def _random_like(op_type: str, input: Variable, shape: Sequence[int], dtype: object, attrs: dict[str, Any]) -> Variable:
     require_variable(op_type, "input", input)
     attrs = {**attrs, "shape": shape, "dtype": dtype_number(dtype)}
     return LayerHelper(op_type).one(op_type, {"Input": input}, attrs, dtype=dtype)
@@ -337,4 +335,3 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, 
     """One column index per row of probabilities ``x`` [N, classes], drawn by them; [N]."""
     require_dtype("sampling_id", require_variable("sampling_id", "x", x), FLOATS)
     return LayerHelper("sampling_id").one("sampling_id", {"X": x}, {"min": min, "max": max, "seed": seed}, dtype=dtype)
-

@@ -56,6 +56,15 @@ class HostPort(Protocol):
 class Ports(Protocol):
     """The ports of one process; made by the composition layer and handed to the executor."""
 
+    def prepare(self, program: Program) -> None:
+        """Called when a program is compiled: what it will exchange with other processes can be read off its ops."""
+        ...
+
+    @property
+    def salt(self) -> int:
+        """Makes the randomness of the processes of one job differ."""
+        ...
+
     def server(self, op: Operator) -> ServerPort:
         """The port to the servers that ``op`` (a send, recv, prefetch, ...) addresses."""
         ...

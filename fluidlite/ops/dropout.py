@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fluidlite.dtypes import Array
@@ -9,6 +11,7 @@ from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext
+from fluidlite.ops.minstd import minstd_uniform
 from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register, string_attr
 
 _UPSCALE = "upscale_in_train"
@@ -55,8 +58,11 @@ def _scale(dropout_prob: float, upscale: bool) -> float:
 
 def _mask(ctx: KernelContext, shape: tuple[int, ...], dropout_prob: float, seed: int | None) -> Array:
     """1 where an element is kept, 0 with probability ``dropout_prob``, uint8."""
-    generator = ctx.generator(0) if seed is None else np.random.Generator(np.random.Philox(seed))
-    return (generator.random(shape, np.float32) >= dropout_prob).astype(np.uint8)
+    if seed is None:
+        drawn = ctx.generator(0).random(shape, np.float32)
+    else:
+        drawn = minstd_uniform(seed, math.prod(shape)).reshape(shape)
+    return (drawn >= dropout_prob).astype(np.uint8)
 
 
 def _infer(ctx: InferContext) -> None:

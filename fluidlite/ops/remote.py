@@ -189,6 +189,7 @@ register(
     attrs={
         "epmap": strings_attr(doc="the server of each Out"),
         "trainer_id": int_attr(0),
+        "trainers": int_attr(0, "number of trainers, checked by the server; 0: unchecked"),
         "with_barrier": bool_attr(default=True),
         "varnames": strings_attr(),
         "recv_varnames": strings_attr(doc="refused"),
@@ -224,6 +225,7 @@ register(
     outputs=["Out*"],
     attrs={
         "trainer_id": int_attr(0),
+        "trainers": int_attr(0, "number of trainers, checked by the server; 0: unchecked"),
         "endpoints": strings_attr(_ONE_ENDPOINT),
         "half_async": bool_attr(default=False),
     },

@@ -199,7 +199,7 @@ class PServer:
             raise RequestRefusedError(
                 f"the trainer speaks version {registration.protocol} of the protocol, this server version {PROTOCOL_VERSION}"
             )
-        if registration.trainers != self._members.trainers:
+        if registration.trainers not in (0, self._members.trainers):
             raise RequestRefusedError(
                 f"the trainer was transpiled for {registration.trainers} trainers, this server for {self._members.trainers}"
             )

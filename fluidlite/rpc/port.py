@@ -104,11 +104,12 @@ class TrainerPort:
         self._sequence = 0
         self._completed = False
 
-    def declare(self, declared: Mapping[str, Iterable[Declared]]) -> None:
+    def declare(self, declared: Mapping[str, Iterable[Declared]], trainers: int = 0) -> None:
         """Say what will be asked of, and sent to, each endpoint: the server checks it at the next contact.
 
-        Also makes the endpoints known, so that `complete` reaches servers that were never asked for anything.
+        ``trainers``: how many this trainer believes in, where it is known by now. Also makes the endpoints known, so that `complete` reaches servers that were never asked for anything.
         """
+        self._trainers = trainers or self._trainers
         for endpoint, items in declared.items():
             peer = self._known(endpoint)
             for item in items:
@@ -222,16 +223,19 @@ class TrainerPort:
     def _welcome(self, peer: _Peer, registration: Registration, within: float) -> Welcome:
         """Wait for the server to come up, saying so now and then."""
         patience = self._patience
-        started = patience.clock()
-        waited = 0.0
+        started = now = patience.clock()
+        report = started + patience.connect_report
         while True:
             try:
-                return peer.channel.register(registration, min(within - waited, patience.connect_report))
+                return peer.channel.register(registration, min(started + within, report) - now)
             except UnreachableError as error:
-                waited = patience.clock() - started
-                if waited >= within:
+                now = patience.clock()
+                if now >= started + within:
                     raise PeerLostError(f"the server did not come up within {within:g} s ({error})") from None
-                log.warning("waiting for pserver %s (%.0f s so far)", peer.endpoint, waited)
+                if now >= report:
+                    log.warning("waiting for pserver %s (%.0f s so far)", peer.endpoint, now - started)
+                    report = now + patience.connect_report
+                patience.sleep(patience.backoff)
 
     def _fresh(self, peer: _Peer, request: PullRequest) -> Array | None:
         """The value of a dense variable that the last commit brought; each is handed out once."""

@@ -57,6 +57,8 @@ class Plan:
         self._blocks: dict[int, list[Step]] = {}
         self._runs = itertools.count()
         self._block = block
+        if ports is not None:
+            ports.prepare(program)
         for b in program.blocks if block == 0 else [program.blocks[block]]:
             self._steps(b.idx)
 
@@ -69,6 +71,7 @@ class Plan:
         env.local.update(feeds)
         state = self.run_state
         state.run, state.scope, state.env = next(self._runs), scope, env
+        state.salt = self._ports.salt if self._ports is not None else 0
         try:
             with np.errstate(all="ignore"):
                 for step in self._steps(self._block):

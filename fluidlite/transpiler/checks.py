@@ -235,9 +235,9 @@ def _derived(program: Program, plan: Plan) -> Iterator[tuple[str, str]]:
         yield from _shards(gradient, len(plan.cluster.endpoints))
     yield from ((names.merged(gradient), f"the merged {gradient!r}") for gradient in merged)
     for source in plan.row_sources:
-        for index, part in product(range(len(lookups_of(program, source.name))), ("ids", "rows")):
-            name = names.lookup_part(source.name, part, index)
-            yield name, f"the {part} of lookup {index} of {source.name!r}"
+        for index, kind in product(range(len(lookups_of(program, source.name))), ("ids", "rows")):
+            name = names.lookup_part(source.name, kind, index)
+            yield name, f"the {kind} of lookup {index} of {source.name!r}"
             yield from _shards(name, len(source.endpoints))
 
 

@@ -25,6 +25,11 @@ class Cluster:
     trainer_id: int = 0
     sync: bool = True
 
+    @property
+    def trainer_attrs(self) -> dict[str, int]:
+        """Who asks, on every op that commits or receives."""
+        return {"trainer_id": self.trainer_id, "trainers": self.trainers}
+
 
 @dataclass(frozen=True)
 class Options:

@@ -15,7 +15,7 @@ def commit_step(program: Program, plan: Plan) -> None:
     """After the last update op: the step is closed on every server, and dense parameters are received."""
     ops = program.root.ops
     position = max(p for p, op in enumerate(ops) if is_optimizer(op) or is_helper(op) or op.type == "send") + 1
-    attrs = {"endpoints": plan.cluster.endpoints, "trainer_id": plan.cluster.trainer_id}
+    attrs = {"endpoints": plan.cluster.endpoints, **plan.cluster.trainer_attrs}
     barrier = make_op("commit_step", "send_barrier", {}, {}, OpRole.RPC, attrs)
     for offset, op in enumerate([barrier, *_receive(program, plan, "commit_step")]):
         edit.insert_op(program, program.root, position + offset, op)
@@ -62,7 +62,7 @@ def _receive(program: Program, plan: Plan, by: str) -> list[Operator]:
     """One recv per dense parameter, and the concat of its slices."""
     ops = []
     for param in plan.received:
-        attrs = {"trainer_id": plan.cluster.trainer_id, "epmap": param.endpoints, "varnames": param.parts}
+        attrs = {**plan.cluster.trainer_attrs, "epmap": param.endpoints, "varnames": param.parts}
         ops.append(make_op(by, "recv", {}, {"Out": list(param.parts)}, OpRole.RPC, attrs))
         if len(param.slices) > 1:
             for name, part in zip(param.parts, param.slices, strict=True):
