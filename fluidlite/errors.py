@@ -61,6 +61,10 @@ class CorruptFileError(FluidliteError, ValueError):
     """A file that cannot be what it claims to be: truncated, wrong version, unknown form. Names the file."""
 
 
+class MissingFileError(FluidliteError, FileNotFoundError):
+    """A file that is to be read is not there; names the file and what was wanted of it."""
+
+
 class TextFormError(FluidliteError, ValueError):
     """Text that is not the text form of a program; names line and column."""
 

@@ -6,6 +6,7 @@ This module also holds the only process-wide state: the default programs and the
 from __future__ import annotations
 
 import collections
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ from fluidlite.errors import ProgramError
 from fluidlite.ops import registry
 from fluidlite.ops.infer import infer_op
 
-_PACKAGE = str(Path(__file__).parent)
+#: files that are never the user's: our own, and contextlib's between a `with` block and our context managers
+_NOT_USERS = (str(Path(__file__).parent), contextlib.__file__)
 VarOrName: TypeAlias = "Variable | str"
 Arguments: TypeAlias = "Mapping[str, VarOrName | Sequence[VarOrName] | None]"
 
@@ -109,9 +111,9 @@ class Variable:
 
     def astype(self, dtype: object) -> Variable:
         """Append a `cast`."""
-        from fluidlite.layers.tensor import cast
+        from fluidlite.layers.math_op import as_type
 
-        return cast(self, dtype)
+        return as_type(self, dtype)
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The declaration as one line of the program's text form."""
@@ -618,9 +620,7 @@ def _argument_names(arguments: Arguments | None) -> dict[str, list[str]]:
 def user_line() -> str:
     """``file:line`` of the nearest caller outside the package."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_back is None:
-            break
+    while frame.f_code.co_filename.startswith(_NOT_USERS) and frame.f_back is not None:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

@@ -82,7 +82,7 @@ from fluidlite.layers.math import (
     scale,
     topk,
 )
-from fluidlite.layers.metric_op import accuracy, auc, chunk_eval, mean_iou
+from fluidlite.layers.metric_op import accuracy, auc, chunk_eval, edit_distance, mean_iou
 from fluidlite.layers.nn import (
     continuous_value_model,
     dropout,
@@ -200,6 +200,7 @@ from fluidlite.layers.tensor import (
     zeros_like,
 )
 
+
 __all__ = [
     "ConditionalBlock",
     "Print",
@@ -242,6 +243,7 @@ __all__ = [
     "dropout",
     "dynamic_gru",
     "dynamic_lstm",
+    "edit_distance",
     "elementwise_add",
     "elementwise_div",
     "elementwise_floordiv",

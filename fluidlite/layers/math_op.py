@@ -99,14 +99,19 @@ def _operand(var: Variable, name: str, other: Any, like_self: bool) -> Variable:
     if isinstance(other, Variable):
         if other.dtype == var.dtype:
             return other
-        attrs = {"in_dtype": dtype_number(other.dtype), "out_dtype": dtype_number(var.dtype)}
-        return _append(var, "cast", {"X": other}, var.dtype, attrs)
+        return as_type(other, var.dtype)
     if not isinstance(other, (int, float, np.number)):
         raise ProgramError(
             f"{name.strip('r')} of variable {var.name!r} and {type(other).__name__} {other!r}: "
             f"use a number, or layers.assign to make a variable of an array ({user_line()})"
         )
     return _constant(var, float(other), like_self)
+
+
+def as_type(var: Variable, dtype: object) -> Variable:
+    """``var`` cast to a dtype: a temporary ``tmp_<k>``."""
+    attrs = {"in_dtype": dtype_number(var.dtype), "out_dtype": dtype_number(dtype)}
+    return _append(var, "cast", {"X": var}, dtype, attrs)
 
 
 def _constant(var: Variable, number: float, like_self: bool) -> Variable:
@@ -134,7 +139,7 @@ def scaled(var: Variable, scale: float, bias: float) -> Variable:
     return _append(var, "scale", {"X": var}, var.dtype, {"scale": scale, "bias": bias})
 
 
-def _append(var: Variable, op_type: str, inputs: dict[str, Variable], dtype: str, attrs: dict[str, Any]) -> Variable:
+def _append(var: Variable, op_type: str, inputs: dict[str, Variable], dtype: object, attrs: dict[str, Any]) -> Variable:
     block = var.program.current_block()
     result = block.create_var(unique_name.generate("tmp"), dtype)
     block.append_op(op_type, inputs, {"Out": result}, attrs)

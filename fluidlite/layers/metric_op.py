@@ -108,3 +108,29 @@ def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variab
     outputs = {"OutMeanIou": result, "OutWrong": wrong, "OutCorrect": right}
     helper.append_op("mean_iou", {"Predictions": input, "Labels": label}, outputs, {"num_classes": num_classes})
     return result, wrong, right
+
+
+def edit_distance(
+    input: Variable,
+    label: Variable,
+    normalized: bool = True,
+    ignored_tokens: Sequence[int] | None = None,
+    input_length: Variable | None = None,
+    label_length: Variable | None = None,
+) -> tuple[Variable, Variable]:
+    """(Levenshtein distance of each pair of token sequences [N, 1], the number of pairs [1]).
+
+    ``normalized`` divides by the length of the label; ``ignored_tokens`` are removed first. With lengths the tokens are
+    padded to [N, longest], without they are sequences.
+    """
+    helper = LayerHelper("edit_distance")
+    for var in (input, label):
+        require_dtype("edit_distance", require_variable("edit_distance", "input and label", var), INTS)
+    if ignored_tokens:
+        attrs = {"tokens": list(ignored_tokens)}
+        input, label = (helper.one("sequence_erase", {"X": var}, attrs, dtype="int64") for var in (input, label))
+    distance, count = helper.temporaries(2, "int64")
+    inputs = {"Hyps": input, "Refs": label, "HypsLength": input_length, "RefsLength": label_length}
+    outputs = {"Out": distance, "SequenceNum": count}
+    helper.append_op("edit_distance", inputs, outputs, {"normalized": normalized})
+    return distance, count

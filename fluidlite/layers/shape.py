@@ -45,6 +45,7 @@ def reshape(
     inputs["X"] = x
     if actual_shape is not None:
         inputs["Shape"] = require_variable("reshape", "actual_shape", actual_shape)
+        actual_shape.stop_gradient = True
     out = _with_xshape("reshape2", helper, inputs, {"shape": dims}, out=x if inplace else None)
     return helper.append_activation(out)
 

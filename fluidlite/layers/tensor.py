@@ -41,7 +41,7 @@ def create_parameter(
     default_initializer: Initializer | None = None,
 ) -> Parameter:
     """A parameter of its own, for layers that users write. Xavier-uniform (a bias: 0) unless an initializer is given."""
-    helper = LayerHelper("create_parameter")
+    helper = LayerHelper("create_parameter", name)
     chosen = ParamAttr.of(attr)
     if chosen is None:
         raise ProgramError(f"create_parameter: attr=False makes no parameter ({user_line()})")
@@ -158,6 +158,7 @@ def shape_arguments(
     a temporary of ``helper`` when that is given, and the attribute holds -1 where the number is a variable's.
     """
     if isinstance(shape, Variable):
+        shape.stop_gradient = True
         return {whole_input: shape}, None
     dims = list(shape)
     attr = [-1 if isinstance(dim, Variable) else int(dim) for dim in dims]

@@ -122,9 +122,29 @@ class KernelContext:
 
         Keyed by (seed, else the program's seed), the op's first output, the process' salt and the number of the run.
         """
+        return self._generator(seed or self.program.random_seed, self._run_state.salt, self._run_state.run)
+
+    def initial_generator(self) -> np.random.Generator:
+        """Randomness keyed by the name of the op's first output alone: the same in every process and run.
+
+        It is what `generator` gives without a seed in a plan's first run, so a temporary starts like the parameter of
+        its name.
+        """
+        return self._generator(0, 0, 0)
+
+    def _generator(self, seed: int, salt: int, run: int) -> np.random.Generator:
         name = next(self.op.output_arguments(), self.op.type)
-        key = (seed or self.program.random_seed, zlib.crc32(name.encode()), self._run_state.salt, self._run_state.run)
+        key = (seed, zlib.crc32(name.encode()), salt, run)
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
+
+    @property
+    def run(self) -> int:
+        """How many runs of the plan came before this one."""
+        return self._run_state.run
+
+    def read(self, argument: str) -> Any:
+        """The value that a variable has now (ops that run blocks see it change), None when nothing wrote it."""
+        return None if self._run_state.env is None else self._run_state.env.read(argument)
 
     @property
     def server(self) -> ServerPort:

@@ -43,8 +43,7 @@ def scattered(values: Array, labels: Array, shape: tuple[int, ...]) -> Array:
 
 def negative_log(x: Array) -> Array:
     """-log(x), limited to +-1e20."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.clip(-np.log(x), -_HUGE, _HUGE)
+    return np.clip(-np.log(x), -_HUGE, _HUGE)
 
 
 def cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, soft_label: bool, ignore_index: int) -> Array:
@@ -58,12 +57,15 @@ def cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, soft_label: boo
 def cross_entropy_grad(
     ctx: KernelContext, X: Array, Label: Array, Y_GRAD: Array, *, soft_label: bool, ignore_index: int
 ) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):  # a class of probability 0 has an infinite slope, as in Fluid
-        if soft_label:
-            return -Y_GRAD * Label / X
-        labels, match, counted = picked(ctx, X, Label, ignore_index)
-        slope = np.where(counted, -Y_GRAD.reshape(-1) / match, 0).astype(X.dtype)
-    return scattered(slope, labels, X.shape)
+    if soft_label:
+        return -Y_GRAD * Label / X
+    labels, match, counted = picked(ctx, X, Label, ignore_index)
+    return scattered(_slope(Y_GRAD, match, counted), labels, X.shape)
+
+
+def _slope(upstream: Array, match: Array, counted: Array) -> Array:
+    """The gradient at each label, (rows,); infinite where the class has probability 0, as in Fluid."""
+    return np.where(counted, -upstream.reshape(-1) / match, 0).astype(match.dtype)
 
 
 def cross_entropy2(ctx: KernelContext, X: Array, Label: Array, *, ignore_index: int) -> dict[str, Array]:
@@ -81,8 +83,7 @@ def cross_entropy_grad2(
 ) -> Array:
     labels = Label.reshape(-1)
     counted = labels != ignore_index
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.where(counted, -Y_GRAD.reshape(-1) / MatchX.reshape(-1), 0).astype(MatchX.dtype)
+    slope = _slope(Y_GRAD, MatchX.reshape(-1), counted)
     return scattered(slope, np.where(counted, labels, 0), XShape.shape[:-1])
 
 

@@ -63,8 +63,7 @@ def _divisors(bags: Sequences, pooltype: str) -> Array:
 
 def _first_rows_with(bags: Sequences, top: Array) -> Array:
     """Row of X that each maximum comes from, the first of equals, -1 for empty sequences: int32 like Out."""
-    top_of_row = top[bags.owners]
-    is_top = (bags.rows == top_of_row) | np.isnan(top_of_row)
+    is_top = (bags.rows == top[bags.owners]) | np.isnan(bags.rows)  # where there is a NaN it is the maximum
     row = per_row(np.arange(len(bags.rows)), bags.rows)
     first = reduce_segments(np.minimum, np.where(is_top, row, len(bags.rows)), bags.offsets, -1)
     return first.astype(np.int32)
@@ -82,8 +81,7 @@ def sequence_pool_grad(ctx: KernelContext, X: Any, MaxIndex: Any, Out_GRAD: Any,
         return out
     if pooltype == "SUM":
         return upstream[bags.owners]
-    with np.errstate(divide="ignore", invalid="ignore"):  # empty sequences have no row that reads their quotient
-        share = upstream / per_row(_divisors(bags, pooltype), upstream)
+    share = upstream / per_row(np.maximum(_divisors(bags, pooltype), 1), upstream)
     return share[bags.owners]
 
 
@@ -95,7 +93,7 @@ def _infer(ctx: InferContext) -> None:
         )
     ctx.set("Out", (-1, *shape[1:]), x.dtype, lod_level=max(x.lod_level - 1, 0))
     if pooltype == "MAX":
-        ctx.set("MaxIndex", (-1, *shape[1:]))
+        ctx.set("MaxIndex", (-1, *shape[1:]), "int32")
 
 
 def _make_grad(op: Operator) -> list[Operator]:

@@ -11,11 +11,11 @@ from fluidlite.errors import ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import grads_like_forward, like
-from fluidlite.ops.registry import Case, bool_attr, register, string_attr
+from fluidlite.ops.registry import Case, register, string_attr
 from fluidlite.ops.segments import array_of, reduce_segments, sequences
 from fluidlite.values.lod import LoDTensor
 
-_ATTRS = {"data_format": string_attr("AnyLayout"), "use_cudnn": bool_attr(default=False)}
+_ATTRS = {"data_format": string_attr("AnyLayout")}
 
 
 def sequence_softmax(ctx: KernelContext, X: Any) -> Array:

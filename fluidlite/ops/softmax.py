@@ -25,8 +25,7 @@ def stable_softmax(x: Array, axis: int) -> Array:
     """exp(x) / sum(exp(x)) along ``axis``, shifted by the maximum so that nothing overflows."""
     if x.size == 0:
         return x
-    with np.errstate(invalid="ignore"):  # inf - inf: a row with an infinite logit is NaN
-        exponents = np.exp(np.maximum(x - x.max(axis=axis, keepdims=True), _LOWEST))
+    exponents = np.exp(np.maximum(x - x.max(axis=axis, keepdims=True), _LOWEST))
     out: Array = exponents / exponents.sum(axis=axis, keepdims=True)
     return out
 

@@ -55,8 +55,7 @@ def _log_softmax(logits: Array) -> Array:
     """log(softmax) along the last axis, shifted by the maximum so that nothing overflows."""
     if logits.size == 0:
         return logits
-    with np.errstate(invalid="ignore"):  # inf - inf: a row with an infinite logit is NaN
-        shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
     out: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return out
 

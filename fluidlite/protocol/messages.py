@@ -128,7 +128,8 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """First contact of a trainer with a server, and its return. ``trainers`` is the number it believes in."""
+    """First contact of a trainer with a server, and its return. ``trainers`` is the number it believes in
+    (0: it does not know)."""
 
     identity: Identity
     trainers: int

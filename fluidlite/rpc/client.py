@@ -159,7 +159,7 @@ def _typed(error: Any, late: type[PeerLostError]) -> RemoteError:
     return UnreachableError(f"{code.name.lower()}: {details}")
 
 
-def grpc_port(*, trainer: int, trainers: int, job: str = "job", patience: Patience | None = None) -> TrainerPort:
+def grpc_port(*, trainer: int, trainers: int = 0, job: str = "job", patience: Patience | None = None) -> TrainerPort:
     """A port to pservers over gRPC; endpoints are ``host:port``."""
     waits = patience if patience is not None else Patience()
     return TrainerPort(

@@ -73,7 +73,7 @@ class InprocChannel:
 
 
 def inproc_port(
-    services: Mapping[str, Service], *, trainer: int, trainers: int, patience: Patience | None = None
+    services: Mapping[str, Service], *, trainer: int, trainers: int = 0, patience: Patience | None = None
 ) -> TrainerPort:
     """A port to services of this process, by endpoint; an endpoint that is not among them is a lost peer."""
 

@@ -81,7 +81,7 @@ class _Peer:
 class TrainerPort:
     """Implements `ops.context.ServerPort` over channels, one per server, opened at first contact.
 
-    ``connect(endpoint)`` makes a channel. Requests to several servers are under way together. A call that gets no
+    ``connect(endpoint)`` makes a channel. ``trainers`` is checked by the servers (0: not known yet, unchecked). Requests to several servers are under way together. A call that gets no
     answer is repeated within ``patience``; the server recognises repetitions by (trainer, incarnation, sequence).
     Not for use by several threads at once, except for `close`.
     """
@@ -91,7 +91,7 @@ class TrainerPort:
         connect: Callable[[str], Channel],
         *,
         trainer: int,
-        trainers: int,
+        trainers: int = 0,
         job: str = "job",
         incarnation: int | None = None,
         patience: Patience | None = None,

@@ -218,7 +218,7 @@ def _taints(program: Program) -> dict[int, frozenset[str]]:
     """Position of each helper op -> the raw gradients that its inputs depend on.
 
     Persistable variables and scheduled learning rates are no gradients; any other variable that comes from outside
-    the Optimize ops counts as one.
+    the Optimize ops counts as one. So does what an op makes of several: it can only be made on the trainer.
     """
     carried: dict[str, frozenset[str]] = {}
     scheduled = {name for op in program.root.ops if is_schedule(op) for name in op.output_arguments()}
@@ -230,11 +230,11 @@ def _taints(program: Program) -> dict[int, frozenset[str]]:
             continue
         sources: frozenset[str] = frozenset()
         for name in op.input_arguments():
-            var = program.find_var(name, program.root)
-            known = name in scheduled or (var is not None and var.persistable)
+            known = name in scheduled or _is_persistable(program, name)
             sources |= carried.get(name, frozenset() if known else frozenset({name}))
         result[position] = sources
-        carried.update(dict.fromkeys(op.output_arguments(), sources))
+        for name in op.output_arguments():
+            carried[name] = frozenset({name}) if len(sources) > 1 else sources
     return result
 
 

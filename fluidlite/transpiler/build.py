@@ -49,8 +49,3 @@ def declare(
     var = Variable(name, kind, dtype, shape, persistable=persistable, stop_gradient=True)
     edit.add_var(program, block, var)
     return name
-
-
-def last_writer(program: Program, name: str) -> int:
-    """Position in block 0 of the last op that writes a variable, -1 when none does."""
-    return max((p for p, op in enumerate(program.root.ops) if name in op.output_arguments()), default=-1)

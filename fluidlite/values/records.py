@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import struct
 from io import BufferedIOBase
-from pathlib import Path
 from typing import Final, NoReturn
 
 import numpy as np
@@ -85,25 +84,26 @@ def read_selected_rows(stream: BufferedIOBase, source: str) -> SelectedRows:
     rows = reader.elements(np.dtype("<i8"), (count,))
     height = reader.number("<q")
     value = reader.array()
-    if value.ndim != 2 or len(value) != count:
+    if not value.ndim or len(value) < count:  # Fluid's tables have free rows behind the last id
         reader.fail(f"{count} row ids but values of shape {value.shape}")
     return SelectedRows(rows, value, height)
 
 
-def read_any(path: Path) -> Array | LoDTensor | SelectedRows:
-    """The only record of a file, whichever kind it is: only one of the two can use up the whole file."""
-    with path.open("rb") as stream:
+def read_any(stream: BufferedIOBase, source: str) -> Array | LoDTensor | SelectedRows:
+    """The record that takes up the rest of the stream, whichever kind it is: only one of the two can fit."""
+    start = stream.tell()
+    try:
+        tensor = read_tensor(stream, source)
+        check_end(stream, source)
+    except CorruptFileError as as_tensor:
+        stream.seek(start)
         try:
-            value: Array | LoDTensor | SelectedRows = read_tensor(stream, str(path))
-            check_end(stream, str(path))
-        except CorruptFileError as as_tensor:
-            stream.seek(0)
-            try:
-                value = read_selected_rows(stream, str(path))
-                check_end(stream, str(path))
-            except CorruptFileError:
-                raise as_tensor from None
-    return value
+            rows = read_selected_rows(stream, source)
+            check_end(stream, source)
+        except CorruptFileError:
+            raise as_tensor from None
+        return rows
+    return tensor
 
 
 def read_slice(stream: BufferedIOBase, source: str, first: int, shape: tuple[int, ...]) -> Array:

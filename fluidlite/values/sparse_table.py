@@ -164,6 +164,12 @@ class SparseTable:
             values = self._records[: len(self._index), start : start + width].copy()
             return SelectedRows(self._index.ids.copy(), values, self.height)
 
+    def clear(self) -> None:
+        """Forget every row, and the accumulators in them. Positions of rows are no longer valid."""
+        with self._lock:
+            self._index = RowIndex()
+            self._records = np.empty((0, self._records.shape[1]), self.dtype)
+
     def load(self, rows: SelectedRows) -> None:
         """Overwrite the rows of ``rows`` (made when missing); others stay. Of an id given twice the later row counts."""
         self.load_column(rows, None)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Operator, OpRole, Program
 from fluidlite.dtypes import VarKind
-from fluidlite.transpiler.analysis import split_updates
-from fluidlite.transpiler.build import declare, last_writer, make_op
+from fluidlite.transpiler.analysis import is_helper, split_updates
+from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import DenseParam, Plan, Table
 
 
@@ -89,6 +89,7 @@ def _send(
 
 
 def _after_gradient(program: Program, gradient: str, ops: Sequence[Operator]) -> None:
-    position = last_writer(program, gradient) + 1
+    """Insert ops behind the last op of the trainer that writes a gradient (regularisation may write it in place)."""
+    writers = [p for p, op in enumerate(program.root.ops) if gradient in op.output_arguments() and not is_helper(op)]
     for offset, op in enumerate(ops):
-        edit.insert_op(program, program.root, position + offset, op)
+        edit.insert_op(program, program.root, writers[-1] + 1 + offset, op)

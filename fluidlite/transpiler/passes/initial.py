@@ -58,9 +58,9 @@ def slice_inits(program: Program, plan: Plan) -> None:
             edit.replace_op(program, program.root, writers[0], new)
             edit.remove_var(program, program.root, source)
         else:
-            program.root.vars[source] = _temporary(program.root.vars[source])
             new = [_cut(program, target) for target in mine]
             edit.replace_op(program, program.root, writers[-1], [writers[-1], *new])
+            edit.add_var(program, program.root, _temporary(program.root.vars[source]))
 
 
 def _held_here(plan: Plan) -> Iterator[str]:

@@ -1,0 +1,97 @@
+"""Saving and loading through servers: the files are those of a local run, whoever holds the values.
+
+Dense parameters and their accumulators are put together from their slices, tables from their shards: server after
+server, each shard in the order in which its rows were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fluidlite.core.ir import Operator
+from fluidlite.dtypes import Array
+from fluidlite.errors import ProgramError, ShapeError
+from fluidlite.ops.context import Ports, ServerPort
+from fluidlite.protocol.messages import DenseRequest, TableRequest
+from fluidlite.transpiler.plan import Held, Piece, Plan, Storage
+from fluidlite.values import files
+from fluidlite.values.selected_rows import SelectedRows
+from fluidlite.values.sharding import shard_of
+
+
+class LocalStore(Protocol):
+    """The values of this process."""
+
+    def read(self, name: str) -> Any: ...
+
+    def write(self, name: str, value: Any) -> None: ...
+
+    def holds_rows(self, name: str) -> bool: ...
+
+
+class ServerStore:
+    """The values of a job's variables, as one of its trainers reaches them.
+
+    What no server holds is ``local``. ``executor`` must have ``ports`` (`fluidlite.Executor` has).
+    """
+
+    def __init__(self, plan: Plan, local: LocalStore, executor: Any) -> None:
+        self._plan = plan
+        self._local = local
+        self._executor = executor
+        self._held = {held.name: held for held in plan.held()}
+
+    def holds_rows(self, name: str) -> bool:
+        """Whether the variable is a table or an accumulator of one."""
+        held = self._held.get(name)
+        return held.storage is Storage.ROWS if held is not None else self._local.holds_rows(name)
+
+    def read(self, name: str) -> Any:
+        """The whole value: an array, or SelectedRows of every row of a table."""
+        held = self._held.get(name)
+        if held is None:
+            return self._local.read(name)
+        if held.storage is Storage.ROWS:
+            shards = self._port().pull([TableRequest(piece.endpoint, piece.name) for piece in held.pieces])
+            return _joined(shards)
+        pieces = held.pieces if held.storage is Storage.SLICES else held.pieces[:1]
+        values = self._port().pull([DenseRequest(piece.endpoint, piece.name) for piece in pieces])
+        return values[0] if len(values) == 1 else np.concatenate(values)
+
+    def write(self, name: str, value: Any) -> None:
+        """Overwrite the value on its servers, and the trainer's own copy if it has one."""
+        held = self._held.get(name)
+        if held is None:
+            self._local.write(name, value)
+            return
+        for index, piece in enumerate(held.pieces):
+            self._port().assign(piece.endpoint, piece.name, part_of(held, index, value))
+        own = self._local.read(name)
+        if isinstance(own, np.ndarray) and isinstance(value, np.ndarray) and own.shape == value.shape:
+            self._local.write(name, value)
+
+    def _port(self) -> ServerPort:
+        ports: Ports | None = getattr(self._executor, "ports", None)
+        if ports is None:
+            raise ProgramError(
+                f"saving and loading a transpiled program needs the executor that runs it, not {self._executor!r}"
+            )
+        cluster = self._plan.cluster
+        return ports.server(commit_of(cluster.endpoints, cluster.trainer_id))
+
+
+def part_of(held: Held, index: int, value: Any) -> Array | SelectedRows:
+    """What piece ``index`` of a held variable holds when the whole variable is ``value``."""
+    if held.storage is Storage.ROWS:
+        return _shard(held, index, value)
+    if held.storage is Storage.COPIES:
+        return np.asarray(value)
+    piece, array = held.pieces[index], np.asarray(value)
+    rows = sum(part.rows for part in held.pieces)
+    if not array.ndim or len(array) != rows:
+        raise ShapeError(f"{held.name!r} is {rows} rows high on its servers, the value is {list(array.shape)}")
+    return np.ascontiguousarray(array[piece.first_row : piece.first_row + piece.rows])

@@ -1,0 +1,156 @@
+"""Makes the inference program of a training program, and takes one apart that was read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fluidlite.core import dataflow, edit
+from fluidlite.core.ir import Attr, AttrType, Block, Operator, Parameter, Program, Variable
+from fluidlite.dtypes import VarKind
+from fluidlite.errors import ProgramError
+from fluidlite.ops import registry
+
+_FEED = "feed"
+_FETCH = "fetch"
+_LOOKUPS = ("lookup_table", "lookup_table_v2", "lookup_sparse_table")
+_ROLE = {"op_role": Attr(AttrType.INT, 0)}
+
+
+def inference_program(program: Program, feeds: Sequence[str], targets: Sequence[str]) -> tuple[Program, list[str]]:
+    """The part of ``program`` that computes ``targets`` from ``feeds``, and the names of its results.
+
+    As in Fluid, each target passes through a `scale` of its own (so no target is also an intermediate value), ops that
+    know ``is_test`` get it, and `feed` and `fetch` ops say what goes in and out. Distributed tables become SELECTED_ROWS
+    variables, which is what their files hold. ``program`` stays as it is. Raises ProgramError when a target needs data
+    that is not fed.
+    """
+    twin = edit.clone(program)
+    for name in (*feeds, *targets):
+        if name not in twin.root.vars:
+            raise ProgramError(f"cannot save an inference model: the program has no variable {name!r}")
+    _drop_feed_fetch(twin)
+    results = [_add_result(twin, index, name) for index, name in enumerate(targets)]
+    edit.set_ops(twin, twin.root, dataflow.prune(twin, feeds, results, registry.find))
+    _check_data(twin, feeds, targets)
+    _empty_unused_blocks(twin)
+    _set_is_test(twin)
+    _drop_unused_vars(twin, {*feeds, *results})
+    _add_feed_fetch(twin, feeds, results)
+    return twin, results
+
+
+def take_feed_fetch(program: Program) -> tuple[list[str], list[str]]:
+    """(names fed, names fetched), by column; their ops and list variables leave the program, fed variables are data."""
+    feeds = {op.attr("col", 0): op.outputs["Out"][0] for op in program.root.ops if op.type == _FEED}
+    fetches = {op.attr("col", 0): op.inputs["X"][0] for op in program.root.ops if op.type == _FETCH}
+    _drop_feed_fetch(program)
+    for name in feeds.values():
+        if name in program.root.vars:
+            program.root.vars[name].is_data = True
+    return [feeds[col] for col in sorted(feeds)], [fetches[col] for col in sorted(fetches)]
+
+
+def looked_up_tables(program: Program) -> Iterator[Variable]:
+    """SELECTED_ROWS parameters that lookups read."""
+    names = dict.fromkeys(name for _, op in program.all_ops() if op.type in _LOOKUPS for name in op.inputs.get("W", ()))
+    for name in names:
+        var = program.root.vars.get(name)
+        if var is not None and var.persistable and var.kind is VarKind.SELECTED_ROWS:
+            yield var
+
+
+def _drop_feed_fetch(program: Program) -> None:
+    root = program.root
+    edit.remove_ops(program, root, [op for op in root.ops if op.type in (_FEED, _FETCH)])
+    for name, var in list(root.vars.items()):
+        if var.kind in (VarKind.FEED_MINIBATCH, VarKind.FETCH_LIST):
+            edit.remove_var(program, root, name)
+
+
+def _add_result(program: Program, index: int, target: str) -> str:
+    """Append the `scale` of a target; a program that was a saved one before has such names already."""
+    count = 0
+    while (name := f"save_infer_model/scale_{index}.tmp_{count}") in program.root.vars:
+        count += 1
+    var = program.root.vars[target]
+    result = Variable(name, dtype=var.dtype, shape=var.shape, lod_level=var.lod_level)
+    edit.add_var(program, program.root, result)
+    attrs = registry.attrs_for(registry.get("scale"), {"scale": 1.0, "op_role": 0})
+    edit.append_op(program, program.root, Operator("scale", {"X": [target]}, {"Out": [name]}, attrs, "save_inference_model"))
+    return name
+
+
+def _check_data(program: Program, feeds: Sequence[str], targets: Sequence[str]) -> None:
+    written = set(feeds)
+    missing: dict[str, None] = {}
+    for op in program.root.ops:
+        effect = dataflow.effects(op, registry.find, program.blocks)
+        for name in effect.reads:
+            var = program.root.vars.get(name)
+            if var is not None and var.is_data and name not in written:
+                missing[name] = None
+        written.update(effect.writes)
+    if missing:
+        raise ProgramError(
+            f"cannot save an inference model: {', '.join(targets)} need(s) the data variables {', '.join(missing)}, "
+            f"which are not among the fed ones ({', '.join(feeds) or 'none'})"
+        )
+
+
+def _empty_unused_blocks(program: Program) -> None:
+    """Blocks that no op runs any more stay, without content: attributes name blocks by their position."""
+    used = {0}
+    for block in program.blocks:
+        if block.idx in used:
+            used.update(_named_blocks(block))
+    for block in program.blocks:
+        if block.idx not in used:
+            edit.set_ops(program, block, [])
+            block.vars.clear()
+
+
+def _named_blocks(block: Block) -> Iterator[int]:
+    return (index for op in block.ops for attr in op.attrs.values() for index in dataflow.sub_blocks(attr))
+
+
+def _set_is_test(program: Program) -> None:
+    tables = _as_rows(program)
+    is_test = Attr(AttrType.BOOLEAN, value=True)
+    for _, op in program.all_ops():
+        op_def = registry.find(op.type)
+        reads_table = op.type in _LOOKUPS and op.input("W") in tables
+        if reads_table or (op_def is not None and "is_test" in op_def.attrs):
+            edit.set_attr(program, op, "is_test", is_test)
+
+
+def _as_rows(program: Program) -> set[str]:
+    """Declare distributed tables as SELECTED_ROWS; returns their names."""
+    tables = {name for name, var in program.root.vars.items() if isinstance(var, Parameter) and var.is_distributed}
+    for _, op in program.all_ops():
+        if op.type in _LOOKUPS and op.attr("is_distributed", default=False):
+            tables.update(op.inputs["W"])
+    for name in sorted(tables & program.root.vars.keys()):
+        var = edit.as_plain(program.root.vars[name])
+        var.kind = VarKind.SELECTED_ROWS
+        edit.add_var(program, program.root, var)
+    return tables
+
+
+def _drop_unused_vars(program: Program, keep: set[str]) -> None:
+    used = {name for _, op in program.all_ops() for name in (*op.input_arguments(), *op.output_arguments())} | keep
+    for block in program.blocks:
+        for name in [name for name in block.vars if name not in used]:
+            edit.remove_var(program, block, name)
+
+
+def _add_feed_fetch(program: Program, feeds: Sequence[str], results: Sequence[str]) -> None:
+    """In the order in which Fluid writes them: feed ops from the last to the first, then the program, then fetch ops."""
+    root = program.root
+    edit.add_var(program, root, Variable(_FEED, VarKind.FEED_MINIBATCH, persistable=True))
+    edit.add_var(program, root, Variable(_FETCH, VarKind.FETCH_LIST, persistable=True))
+    for col, name in enumerate(feeds):
+        attrs = {"col": Attr(AttrType.INT, col), **_ROLE}
+        edit.insert_op(program, root, 0, Operator(_FEED, {"X": [_FEED]}, {"Out": [name]}, attrs))
+    for col, name in enumerate(results):
+        attrs = {"col": Attr(AttrType.INT, col), **_ROLE}
+        edit.append_op(program, root, Operator(_FETCH, {"X": [name]}, {"Out": [_FETCH]}, attrs))

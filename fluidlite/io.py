@@ -1,0 +1,315 @@
+"""Saving and loading: variables to files and back, and inference models. Fluid's functions, names and formats.
+
+What is saved are values of ``global_scope()``, or, for a transpiled trainer's program, what the servers hold
+(`fluidlite.dist_io`): the files are those of a local run either way. A variable's file is named like the variable,
+below ``dirname``; with ``filename`` all variables go into that one file, sorted by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from fluidlite import framework
+from fluidlite.core import ir, serde
+from fluidlite.core.verify import verify
+from fluidlite.dist_io import ServerStore
+from fluidlite.dtypes import VarKind, numpy_dtype
+from fluidlite.errors import DtypeError, ProgramError, ShapeError, UninitializedError
+from fluidlite.framework import Parameter, Program, Variable, VarOrName
+from fluidlite.inference import inference_program, looked_up_tables, take_feed_fetch
+from fluidlite.ops import registry
+from fluidlite.runtime.scope import Scope, global_scope
+from fluidlite.values import files
+from fluidlite.values.initial import Constant
+from fluidlite.values.lod import LoDTensor
+from fluidlite.values.selected_rows import SelectedRows
+from fluidlite.values.sparse_table import SparseTable
+
+Predicate: TypeAlias = Callable[[Variable], bool]
+_NOT_SAVED = (VarKind.FEED_MINIBATCH, VarKind.FETCH_LIST, VarKind.READER, VarKind.RAW)
+_MODEL = "__model__"
+
+
+class Store(Protocol):
+    """Where the values of a program's variables are."""
+
+    def read(self, name: str) -> Any:
+        """The value, None when nothing wrote it."""
+        ...
+
+    def write(self, name: str, value: Any) -> None: ...
+
+    def holds_rows(self, name: str) -> bool:
+        """Whether the variable is a table or an accumulator of one, so that its file is a SelectedRows record."""
+        ...
+
+
+class ScopeStore:
+    """The values of this process."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def read(self, name: str) -> Any:
+        return self._scope.get(name)
+
+    def write(self, name: str, value: Any) -> None:
+        self._scope.set(name, files.into_table(self._scope.get(name), value))
+
+    def holds_rows(self, name: str) -> bool:
+        return files.holds_rows(self._scope.get(name))
+
+
+def is_parameter(var: Variable) -> bool:
+    """Whether training changes the variable by an optimizer."""
+    return isinstance(var, Parameter)
+
+
+def is_persistable(var: Variable) -> bool:
+    """Whether the variable outlives a run: parameters, accumulators, learning rates, counters."""
+    return var.persistable and var.type not in _NOT_SAVED
+
+
+def is_belong_to_optimizer(var: Variable) -> bool:
+    """Whether the variable is persistable but no parameter and not fed."""
+    return is_persistable(var) and not is_parameter(var) and not var.desc.need_check_feed
+
+
+def get_program_parameter(program: Program) -> list[Variable]:
+    """The program's parameters."""
+    return [var for var in program.list_vars() if is_parameter(var)]
+
+
+def get_program_persistable_vars(program: Program) -> list[Variable]:
+    """The program's persistable variables."""
+    return [var for var in program.list_vars() if is_persistable(var)]
+
+
+def save_vars(
+    executor: Any,
+    dirname: str | Path,
+    main_program: Program | None = None,
+    vars: Sequence[VarOrName] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> None:
+    """Save variables of a program: those listed in ``vars``, or those that ``predicate`` accepts.
+
+    ``main_program`` defaults to the default main program. Raises UninitializedError for a variable without a value.
+    """
+    program = _program(main_program)
+    _save(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
+
+
+def save_params(
+    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Save the parameters."""
+    save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
+
+
+def save_persistables(
+    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Save all that training must remember: parameters, accumulators, learning rate, step counters."""
+    save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
+
+
+def load_vars(
+    executor: Any,
+    dirname: str | Path,
+    main_program: Program | None = None,
+    vars: Sequence[VarOrName] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> None:
+    """Load variables that `save_vars` wrote; with ``filename`` the file must hold exactly these.
+
+    Raises MissingFileError and CorruptFileError naming the file, ShapeError and DtypeError when a value is not what the
+    variable is declared to be.
+    """
+    program = _program(main_program)
+    _load(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
+
+
+def load_params(
+    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Load what `save_params` wrote."""
+    load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
+
+
+def load_persistables(
+    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
+) -> None:
+    """Load what `save_persistables` wrote."""
+    load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
+
+
+def save_inference_model(
+    dirname: str | Path,
+    feeded_var_names: str | Sequence[str],
+    target_vars: VarOrName | Sequence[VarOrName],
+    executor: Any,
+    main_program: Program | None = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    export_for_deployment: bool = True,
+    program_only: bool = False,
+) -> list[str]:
+    """Save the part of a program that computes ``target_vars`` from the fed variables, with its parameters.
+
+    Writes ``dirname/__model__`` (or ``model_filename``) and the persistable variables, unless ``program_only``. The
+    given program stays as it is; of a transpiled one the untouched original is saved, so that inference needs no
+    servers. With ``export_for_deployment`` False the whole program is saved, as ``__model__.main_program``, for
+    training on. Returns the names of the saved program's results.
+    """
+    program = _program(main_program)
+    distribution = _distribution(program)
+    original = program.desc if distribution is None else distribution.main
+    feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
+    targets = [target_vars] if isinstance(target_vars, (str, Variable)) else list(target_vars)
+    saved, results = inference_program(original, feeds, [framework.name_of(target) for target in targets])
+    name = model_filename or _MODEL
+    if not export_for_deployment:
+        saved, name = original, f"{name}.main_program"
+    folder = Path(dirname)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(serde.to_bytes(saved))
+    if not program_only:
+        variables = _chosen(Program(saved), None, is_persistable)
+        _save(_store(executor, program), folder, variables, params_filename)
+    return results
+
+
+def load_inference_model(
+    dirname: str | Path,
+    executor: Any,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    pserver_endpoints: Sequence[str] | None = None,
+) -> list[Any]:
+    """Load what `save_inference_model` wrote, of fluidlite or of Fluid, into the global scope.
+
+    Returns ``[program, names to feed, variables to fetch]``. Tables become read-only for the program: an id without a
+    row reads zeros. ``executor`` and ``pserver_endpoints`` are Fluid's and not used.
+    """
+    path = Path(dirname) / (model_filename or _MODEL)
+    with files.opened(path, "the inference model") as stream:
+        desc = serde.from_bytes(stream.read(), str(path))
+    feeds, results = take_feed_fetch(desc)
+    try:
+        verify(desc, registry.find)
+    except ProgramError as error:
+        raise ProgramError(f"{path}: {error}") from error
+    program = Program(desc)
+    store = ScopeStore(global_scope())
+    _load(store, Path(dirname), _chosen(program, None, is_persistable), params_filename)
+    for var in looked_up_tables(desc):
+        store.write(var.name, _as_table(var, store.read(var.name)))
+    return [program, feeds, [program.global_block().var(name) for name in results]]
+
+
+def _program(program: Program | None) -> Program:
+    if program is None:
+        return framework.default_main_program()
+    if not isinstance(program, Program):
+        raise ProgramError(f"main_program must be a Program, not {type(program).__name__}")
+    return program
+
+
+def _chosen(
+    program: Program, vars: Sequence[VarOrName] | None, predicate: Predicate | None
+) -> list[ir.Variable]:
+    """The declarations of what is to be saved or loaded, each once, by name."""
+    if vars is None:
+        original = program if program.distribution is None else Program(program.distribution.main)
+        vars = [var for var in original.list_vars() if var.type not in _NOT_SAVED and (predicate or is_persistable)(var)]
+    found = {}
+    for item in vars:
+        var = item if isinstance(item, Variable) else program.global_block().var(item)
+        found[var.name] = var.desc
+    return [found[name] for name in sorted(found)]
+
+
+def _distribution(program: Program) -> Any:
+    """What is known of the job whose trainer runs this program, None of a local one.
+
+    A program that was cloned for testing before ``transpile`` shares its variables with the default main program.
+    """
+    return program.distribution or framework.default_main_program().distribution
+
+
+def _store(executor: Any, program: Program) -> Store:
+    distribution = _distribution(program)
+    local = ScopeStore(global_scope())
+    return local if distribution is None else ServerStore(distribution.plan, local, executor)
+
+
+def _save(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
+    if filename is not None:
+        files.save(folder / filename, {var.name: _value(store, var) for var in variables})
+        return
+    for var in variables:
+        files.save(_file(folder, var.name), {var.name: _value(store, var)})
+
+
+def _value(store: Store, var: ir.Variable) -> Any:
+    value = store.read(var.name)
+    if value is None:
+        raise UninitializedError(f"variable {var.name!r} has no value to save; run the startup program first")
+    return value
+
+
+def _load(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
+    """Load by name: a table comes before its accumulators, whose names begin with its own."""
+    rows = [_is_rows(store, var) for var in variables]
+    if filename is not None:
+        path = folder / filename
+        values = files.load_all(path, [var.name for var in variables], rows)
+        for var, value in zip(variables, values, strict=True):
+            store.write(var.name, _checked(var, value, path))
+        return
+    for var, is_rows in zip(variables, rows, strict=True):
+        path = _file(folder, var.name)
+        store.write(var.name, _checked(var, files.load(path, var.name, rows=is_rows), path))
+
+
+def _is_rows(store: Store, var: ir.Variable) -> bool:
+    if store.holds_rows(var.name):
+        return True
+    if isinstance(var, ir.Parameter) and var.is_distributed:
+        raise UninitializedError(f"table {var.name!r} does not exist yet; run the startup program before loading it")
+    return var.kind is VarKind.SELECTED_ROWS
+
+
+def _checked(var: ir.Variable, value: files.Saved, path: Path) -> files.Saved:
+    """The value, if it is what the variable is declared to be."""
+    if isinstance(value, SelectedRows):
+        array, declared = value.value, (var.shape or ())[1:]
+        actual = array.shape[1:]
+    else:
+        array, declared = value.array if isinstance(value, LoDTensor) else value, var.shape or ()
+        actual = array.shape
+    if array.dtype != numpy_dtype(var.dtype):
+        raise DtypeError(f"{path} holds {array.dtype.name}, but variable {var.name!r} is {var.dtype}")
+    fits = len(actual) == len(declared) and all(d in {-1, a} for d, a in zip(declared, actual, strict=True))
+    if declared and not fits:
+        raise ShapeError(f"{path} holds shape {list(array.shape)}, but variable {var.name!r} is {list(var.shape or ())}")
+    return value
+
+
+def _file(folder: Path, name: str) -> Path:
+    """The file of a variable; "/" in a name makes folders, but none outside ``folder``."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ProgramError(f"variable name {name!r} points outside the folder {folder}")
+    return folder / name
+
+
+def _as_table(var: ir.Variable, rows: SelectedRows) -> SparseTable:
+    """The rows of an inference model as a table, so that lookups find them by index and unknown ids read zeros."""
+    table = SparseTable(var.name, rows.value.shape[1], rows.value.dtype, Constant(0.0), height=rows.height)
+    table.load(SelectedRows(rows.rows, rows.value[: len(rows.rows)], rows.height))
+    return table
