@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-import fluidlite.ops as _ops
+from fluidlite import (
+    backward,
+    clip,
+    initializer,
+    io,
+    layers,
+    metrics,
+    nets,
+    optimizer,
+    regularizer,
+    transpiler,
+    unique_name,
+)
+from fluidlite.backward import append_backward, gradients
+from fluidlite.cluster import LocalCluster
+from fluidlite.data_feeder import DataFeeder
 from fluidlite.executor import CPUPlace, CUDAPlace, Executor, is_compiled_with_cuda
 from fluidlite.framework import (
     Program,
@@ -12,9 +27,55 @@ from fluidlite.framework import (
     name_scope,
     program_guard,
 )
+from fluidlite.input import data, embedding, one_hot
+from fluidlite.launch import launch
+from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
+from fluidlite.param_attr import ParamAttr
 from fluidlite.runtime.scope import Scope, global_scope, scope_guard
+from fluidlite.transpiler.distribute import DistributeTranspiler, DistributeTranspilerConfig
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 
 __version__ = "0.1.0"
-del _ops
+
+__all__ = [
+    "CPUPlace",
+    "CUDAPlace",
+    "DataFeeder",
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
+    "Executor",
+    "LoDTensor",
+    "LocalCluster",
+    "ParamAttr",
+    "Program",
+    "Scope",
+    "SelectedRows",
+    "Variable",
+    "append_backward",
+    "backward",
+    "clip",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
+    "data",
+    "default_main_program",
+    "default_startup_program",
+    "embedding",
+    "global_scope",
+    "gradients",
+    "initializer",
+    "io",
+    "is_compiled_with_cuda",
+    "launch",
+    "layers",
+    "metrics",
+    "name_scope",
+    "nets",
+    "one_hot",
+    "optimizer",
+    "program_guard",
+    "regularizer",
+    "scope_guard",
+    "transpiler",
+    "unique_name",
+]

@@ -6,21 +6,25 @@ server, each shard in the order in which its rows were made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from fluidlite.core.ir import Operator
+from fluidlite.core.ir import Program
 from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.ops.context import Ports, ServerPort
 from fluidlite.protocol.messages import DenseRequest, TableRequest
-from fluidlite.transpiler.plan import Held, Piece, Plan, Storage
+from fluidlite.runtime.scope import Scope
+from fluidlite.transpiler.plan import Held, Plan, Storage
 from fluidlite.values import files
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sharding import shard_of
+
+#: ops of a trainer's program that say where its servers are
+_ADDRESSING: Final = ("send_barrier", "recv", "prefetch")
 
 
 class LocalStore(Protocol):
@@ -36,11 +40,12 @@ class LocalStore(Protocol):
 class ServerStore:
     """The values of a job's variables, as one of its trainers reaches them.
 
-    What no server holds is ``local``. ``executor`` must have ``ports`` (`fluidlite.Executor` has).
+    ``trainer`` is the trainer's program. What no server holds is ``local``. ``executor`` must have ``ports``
+    (`fluidlite.Executor` has).
     """
 
-    def __init__(self, plan: Plan, local: LocalStore, executor: Any) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, trainer: Program, local: LocalStore, executor: Any) -> None:
+        self._trainer = trainer
         self._local = local
         self._executor = executor
         self._held = {held.name: held for held in plan.held()}
@@ -80,8 +85,8 @@ class ServerStore:
             raise ProgramError(
                 f"saving and loading a transpiled program needs the executor that runs it, not {self._executor!r}"
             )
-        cluster = self._plan.cluster
-        return ports.server(commit_of(cluster.endpoints, cluster.trainer_id))
+        ports.prepare(self._trainer)
+        return ports.server(next(op for _, op in self._trainer.all_ops() if op.type in _ADDRESSING))
 
 
 def part_of(held: Held, index: int, value: Any) -> Array | SelectedRows:
@@ -95,3 +100,26 @@ def part_of(held: Held, index: int, value: Any) -> Array | SelectedRows:
     if not array.ndim or len(array) != rows:
         raise ShapeError(f"{held.name!r} is {rows} rows high on its servers, the value is {list(array.shape)}")
     return np.ascontiguousarray(array[piece.first_row : piece.first_row + piece.rows])
+
+
+def load_on_server(plan: Plan, scope: Scope, folder: Path) -> None:
+    """Load a server's own slices, copies and shards from the files of a whole model.
+
+    ``plan`` is seen by that server (`Plan.at`), whose startup program was run in ``scope``.
+    """
+    for held in plan.held():
+        for index, piece in enumerate(held.pieces):
+            if piece.endpoint == plan.endpoint:
+                whole = files.load(folder / held.name, held.name, rows=held.storage is Storage.ROWS)
+                scope.set(piece.name, files.into_table(scope.get(piece.name), part_of(held, index, whole)))
+
+
+def _shard(held: Held, index: int, rows: SelectedRows) -> SelectedRows:
+    mine = shard_of(rows.rows, len(held.pieces)) == index
+    return SelectedRows(rows.rows[mine], rows.value[: len(mine)][mine], rows.height)
+
+
+def _joined(shards: Sequence[SelectedRows]) -> SelectedRows:
+    rows = np.concatenate([shard.rows for shard in shards])
+    values = np.concatenate([shard.value[: len(shard.rows)] for shard in shards])
+    return SelectedRows(rows, values, shards[0].height)

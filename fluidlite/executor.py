@@ -42,7 +42,9 @@ class Executor:
 
     def __init__(self, place: object = None, *, ports: Ports | None = None) -> None:
         self.place = place
-        self._core = ExecutorCore(ports if ports is not None else ProcessPorts())
+        #: how this process reaches others
+        self.ports: Ports = ports if ports is not None else ProcessPorts()
+        self._core = ExecutorCore(self.ports)
 
     def run(
         self,

@@ -32,6 +32,7 @@ def inference_program(program: Program, feeds: Sequence[str], targets: Sequence[
     results = [_add_result(twin, index, name) for index, name in enumerate(targets)]
     edit.set_ops(twin, twin.root, dataflow.prune(twin, feeds, results, registry.find))
     _check_data(twin, feeds, targets)
+    _refuse_remote(twin)
     _empty_unused_blocks(twin)
     _set_is_test(twin)
     _drop_unused_vars(twin, {*feeds, *results})
@@ -76,7 +77,9 @@ def _add_result(program: Program, index: int, target: str) -> str:
     result = Variable(name, dtype=var.dtype, shape=var.shape, lod_level=var.lod_level)
     edit.add_var(program, program.root, result)
     attrs = registry.attrs_for(registry.get("scale"), {"scale": 1.0, "op_role": 0})
-    edit.append_op(program, program.root, Operator("scale", {"X": [target]}, {"Out": [name]}, attrs, "save_inference_model"))
+    edit.append_op(
+        program, program.root, Operator("scale", {"X": [target]}, {"Out": [name]}, attrs, "save_inference_model")
+    )
     return name
 
 
@@ -95,6 +98,16 @@ def _check_data(program: Program, feeds: Sequence[str], targets: Sequence[str]) 
             f"cannot save an inference model: {', '.join(targets)} need(s) the data variables {', '.join(missing)}, "
             f"which are not among the fed ones ({', '.join(feeds) or 'none'})"
         )
+
+
+def _refuse_remote(program: Program) -> None:
+    for _, op in program.all_ops():
+        op_def = registry.find(op.type)
+        if op_def is not None and op_def.pull is not None:
+            raise ProgramError(
+                f"cannot save an inference model: op {op.type!r} asks servers ({op.origin}); save it from the program "
+                "that was transpiled, or from a clone made before"
+            )
 
 
 def _empty_unused_blocks(program: Program) -> None:

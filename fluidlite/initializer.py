@@ -34,13 +34,14 @@ class Initializer:
 
     def __call__(self, var: Variable, block: Block) -> Operator:
         """Put the op into ``block``, the block of a startup program that declares ``var``."""
+        is_table = isinstance(var.desc, ir.Parameter) and var.desc.is_distributed
+        if is_table and not self.fits_tables:
+            raise ProgramError(
+                f"{type(self).__name__} cannot initialise the distributed table {var.name!r}: its rows are made one by one"
+            )
         op_type, attrs = self.op(var)
         attrs = {"shape": var.shape, "dtype": dtype_number(var.dtype), **attrs}
-        if isinstance(var.desc, ir.Parameter) and var.desc.is_distributed:
-            if not self.fits_tables:
-                raise ProgramError(
-                    f"{type(self).__name__} cannot initialise the distributed table {var.name!r}: its rows are made one by one"
-                )
+        if is_table:
             attrs["auto_grown_table"] = True
         insert = block.prepend_op if self.prepends else block.append_op
         with op_role(OpRole.FORWARD):

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from fluidlite import framework
 from fluidlite.core import ir, serde
 from fluidlite.core.verify import verify
-from fluidlite.dist_io import ServerStore
+from fluidlite.dist_io import ServerStore, load_on_server
 from fluidlite.dtypes import VarKind, numpy_dtype
 from fluidlite.errors import DtypeError, ProgramError, ShapeError, UninitializedError
 from fluidlite.framework import Parameter, Program, Variable, VarOrName
@@ -128,9 +128,12 @@ def load_vars(
     """Load variables that `save_vars` wrote; with ``filename`` the file must hold exactly these.
 
     Raises MissingFileError and CorruptFileError naming the file, ShapeError and DtypeError when a value is not what the
-    variable is declared to be.
+    variable is declared to be. Of a pserver's program, the server's own slices and shards are taken from the files.
     """
     program = _program(main_program)
+    if program.distribution is not None and program.distribution.plan.endpoint is not None:
+        load_on_server(program.distribution.plan, global_scope(), Path(dirname))
+        return
     _load(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
 
 
@@ -167,8 +170,7 @@ def save_inference_model(
     training on. Returns the names of the saved program's results.
     """
     program = _program(main_program)
-    distribution = _distribution(program)
-    original = program.desc if distribution is None else distribution.main
+    original = program.desc if program.distribution is None else program.distribution.main
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     targets = [target_vars] if isinstance(target_vars, (str, Variable)) else list(target_vars)
     saved, results = inference_program(original, feeds, [framework.name_of(target) for target in targets])
@@ -220,13 +222,13 @@ def _program(program: Program | None) -> Program:
     return program
 
 
-def _chosen(
-    program: Program, vars: Sequence[VarOrName] | None, predicate: Predicate | None
-) -> list[ir.Variable]:
+def _chosen(program: Program, vars: Sequence[VarOrName] | None, predicate: Predicate | None) -> list[ir.Variable]:
     """The declarations of what is to be saved or loaded, each once, by name."""
     if vars is None:
         original = program if program.distribution is None else Program(program.distribution.main)
-        vars = [var for var in original.list_vars() if var.type not in _NOT_SAVED and (predicate or is_persistable)(var)]
+        vars = [
+            var for var in original.list_vars() if var.type not in _NOT_SAVED and (predicate or is_persistable)(var)
+        ]
     found = {}
     for item in vars:
         var = item if isinstance(item, Variable) else program.global_block().var(item)
@@ -234,18 +236,14 @@ def _chosen(
     return [found[name] for name in sorted(found)]
 
 
-def _distribution(program: Program) -> Any:
-    """What is known of the job whose trainer runs this program, None of a local one.
-
-    A program that was cloned for testing before ``transpile`` shares its variables with the default main program.
-    """
-    return program.distribution or framework.default_main_program().distribution
-
-
 def _store(executor: Any, program: Program) -> Store:
-    distribution = _distribution(program)
+    """Where a program's values are. A program that was cloned for testing before ``transpile`` shares its variables
+    with the default main program."""
+    trainer = program if program.distribution is not None else framework.default_main_program()
     local = ScopeStore(global_scope())
-    return local if distribution is None else ServerStore(distribution.plan, local, executor)
+    if trainer.distribution is None:
+        return local
+    return ServerStore(trainer.distribution.plan, trainer.desc, local, executor)
 
 
 def _save(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
@@ -297,7 +295,9 @@ def _checked(var: ir.Variable, value: files.Saved, path: Path) -> files.Saved:
         raise DtypeError(f"{path} holds {array.dtype.name}, but variable {var.name!r} is {var.dtype}")
     fits = len(actual) == len(declared) and all(d in {-1, a} for d, a in zip(declared, actual, strict=True))
     if declared and not fits:
-        raise ShapeError(f"{path} holds shape {list(array.shape)}, but variable {var.name!r} is {list(var.shape or ())}")
+        raise ShapeError(
+            f"{path} holds shape {list(array.shape)}, but variable {var.name!r} is {list(var.shape or ())}"
+        )
     return value
 
 

@@ -9,26 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.errors import ProgramError
-from fluidlite.ops import registry
 from fluidlite.ops.context import HostPort, ServerPort
 from fluidlite.protocol.messages import Declared, Use
+from fluidlite.pserver.host import Host, make_service
+from fluidlite.runtime.scope import Scope
 
 if TYPE_CHECKING:
     from fluidlite.rpc.port import TrainerPort
 
 #: makes a trainer's port from (trainer id, number of trainers)
 PortMaker = Callable[[int, int], "TrainerPort"]
-
-
-class Host(Protocol):
-    """Makes a server of a `listen_and_serv` op; see `ops.context.HostPort`."""
-
-    def serve(self, program: Program, op: Operator, scope: object) -> None: ...
 
 
 @dataclass
@@ -143,5 +139,17 @@ def job_id() -> str:
 class _GrpcHost:
     """Serves a pserver program over gRPC until all trainers are done."""
 
-    def serve(self, program: Program, op: Operator, scope: object) -> None:
-        raise NotImplementedError(registry.get(op.type).type)
+    def serve(self, program: Program, op: Operator, scope: Scope) -> None:
+        from fluidlite.rpc.server import serve
+
+        host = Host(program, op, scope)
+        serve(make_service(host), op.attr("endpoint"), trainers=host.trainers, on_bound=_publish)
+
+
+def _publish(endpoint: str) -> None:
+    """Write the real endpoint into the file that ``FLUIDLITE_ENDPOINT_FILE`` names: how a server at port 0 is found."""
+    path = os.environ.get("FLUIDLITE_ENDPOINT_FILE")
+    if path:
+        unfinished = Path(f"{path}.{os.getpid()}")
+        unfinished.write_text(endpoint, encoding="utf-8")
+        unfinished.replace(path)

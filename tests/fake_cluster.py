@@ -166,6 +166,11 @@ class FakeCluster:
         """Run a call in a thread."""
         return self._pool.submit(call)
 
+    def until_waiting(self, *jobs: Future[Any]) -> None:
+        """Return once the steps of these jobs have come to the first server and wait there for others."""
+        while len(self.services[0]._buffer) < len(jobs):
+            assert not any(job.done() for job in jobs)
+
     def pull(self, port: TrainerPort, name: str = "w") -> Array:
         """A dense variable of the first server."""
         return port.pull([DenseRequest(self.endpoint, name)])[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +29,8 @@ class Bench:
     op_def: OpDef
     program: Program = field(default_factory=Program)
     feeds: dict[str, Any] = field(default_factory=dict)
+    _plan: Plan | None = None
+    _planned: int = 0
 
     @property
     def block(self) -> Block:
@@ -42,7 +43,9 @@ class Bench:
     def run(self, feeds: Mapping[str, Any] | None = None) -> Env:
         """Run the program on copies of the fed values (or of others in their place)."""
         given = {**self.feeds, **(feeds or {})}
-        return Plan(self.program, None).run(Scope(), {name: copy.deepcopy(value) for name, value in given.items()})
+        if self._plan is None or self._planned != len(self.block.ops):
+            self._plan, self._planned = Plan(self.program, None), len(self.block.ops)
+        return self._plan.run(Scope(), {name: copied(value) for name, value in given.items()})
 
     def outputs(self, env: Env) -> dict[str, list[Any]]:
         """What the op wrote, by output name."""
@@ -105,6 +108,17 @@ def add_gradient(bench: Bench, out_grads: Mapping[str, Any], no_grad: Sequence[s
 def input_gradient(bench: Bench, env: Env, name: str) -> list[Any]:
     """The gradients of an input's arguments, None where none was made."""
     return [env.read(names.grad(argument)) for argument in bench.op.inputs.get(name, ())]
+
+
+def copied(value: Any) -> Any:
+    """A value that shares no array with the given one (tables are shared: they cannot be copied)."""
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (LoDTensor, SelectedRows)):
+        return with_array(value, numbers(value).copy())
+    return value
 
 
 def array_of(value: Any) -> Any:

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "fluidlite"
 BASE = {"errors", "dtypes", "proto_gen"}
 FRONT_END = {
     "framework", "unique_name", "layers", "backward", "optimizer", "initializer", "regularizer", "clip", "param_attr",
-    "layer_helper", "input", "nets", "data_feeder", "lod_tensor",
+    "layer_helper", "input", "nets", "data_feeder", "lod_tensor", "inference",
 }  # fmt: skip
 #: layer -> layers it may import besides itself and BASE
 ALLOWED: dict[str, set[str]] = {

@@ -218,3 +218,12 @@ def test_an_empty_batch_goes_through_every_sequence_op() -> None:
     assert numbers(out_of(conv)).shape == (0, 2)
     pad = build("sequence_pad", {"X": [empty], "PadValue": [np.zeros(1)]}, {})
     assert out_of(pad).shape == (2, 0, 1)
+
+
+def test_the_gradient_of_an_empty_convolution_is_zero() -> None:
+    empty = tensor(np.zeros((0, 2)), [0])
+    bench = build("sequence_conv", {"X": [empty], "Filter": [np.ones((6, 4))]}, {"contextLength": 3})
+    add_gradient(bench, {"Out_out0": tensor(np.zeros((0, 4)), [0])})
+    env = bench.run()
+    assert numbers(env.read("X_0@GRAD")).shape == (0, 2)
+    np.testing.assert_array_equal(env.read("Filter_0@GRAD"), np.zeros((6, 4)))

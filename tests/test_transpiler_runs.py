@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fluidlite import clip, framework, initializer, layers, optimizer, regularizer
+from fluidlite.input import embedding as embedding_v2
 from fluidlite.param_attr import ParamAttr
-from fluidlite.transpiler.placement import HashName
-from fluidlite.transpiler.plan import Options
+from fluidlite.values.lod import LoDTensor
 from tests.transpiled_job import LocalRun, Model, Net, TranspiledRun
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
@@ -107,3 +107,186 @@ def test_two_trainers_train_as_a_local_run_on_both_batches(name: str, kind: str)
             both = run.step(halves(feed))
             np.testing.assert_allclose(np.mean(both), local.step(feed), rtol=1e-9)
         np.testing.assert_allclose(run.param("w"), local.scope.get("w"), rtol=1e-9)
+
+
+def check_against_local(model: Model, steps: list[dict[str, Any]], **options: Any) -> None:
+    """One trainer computes the losses of a local run, bit for bit."""
+    local = LocalRun(model)
+    expected = [local.step(feed) for feed in steps]
+    with transpiled(model, **options) as run:
+        assert [run.step([feed])[0] for feed in steps] == expected
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "table"])
+def test_async_with_one_trainer_trains_as_a_local_run(kind: str) -> None:
+    check_against_local(Model(wide(kind, OPTIMIZERS["adam"])), feeds(4), sync=False)
+
+
+@pytest.mark.parametrize("block", [1, 8, 10**6])
+def test_the_way_of_slicing_changes_nothing(block: int) -> None:
+    model = Model(wide("sparse", OPTIMIZERS["adam"]))
+    check_against_local(model, feeds(3), servers=3, options=Options(min_block_size=block))
+    check_against_local(model, feeds(3), servers=3, options=Options(min_block_size=block, dispatcher=HashName))
+    check_against_local(model, feeds(3), servers=3, options=Options(slice_var_up=False, min_block_size=block))
+
+
+CLIPS: dict[str, Callable[[], Any]] = {
+    "value": lambda: clip.GradientClipByValue(0.02),
+    "norm": lambda: clip.GradientClipByNorm(0.05),
+    "global norm": lambda: clip.GradientClipByGlobalNorm(0.05),
+}
+
+
+def clipped(kind: str, name: str) -> Model:
+    return Model(wide(kind, lambda: optimizer.Momentum(0.1, 0.9, grad_clip=CLIPS[name]())))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "table"])
+@pytest.mark.parametrize("name", CLIPS)
+def test_clips_with_one_trainer(name: str, kind: str) -> None:
+    check_against_local(clipped(kind, name), feeds(4), servers=3)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("value", "table"), ("value", "dense"), ("norm", "dense"), ("norm", "sparse")])
+def test_clips_of_averaged_gradients(name: str, kind: str) -> None:
+    model = clipped(kind, name)
+    local = LocalRun(model)
+    with transpiled(model, servers=3, trainers=2) as run:
+        for feed in feeds(4):
+            np.testing.assert_allclose(np.mean(run.step(halves(feed))), local.step(feed), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "table"])
+@pytest.mark.parametrize("decay", [regularizer.L1Decay(0.01), regularizer.L2Decay(0.01)], ids=["L1", "L2"])
+def test_regularisation(kind: str, decay: Any) -> None:
+    model = Model(wide(kind, lambda: optimizer.SGD(0.1, regularization=decay)))
+    check_against_local(model, feeds(4), servers=3)
+    local = LocalRun(model)
+    with transpiled(model, servers=2, trainers=2) as run:
+        for feed in feeds(4):
+            np.testing.assert_allclose(np.mean(run.step(halves(feed))), local.step(feed), rtol=1e-9)
+
+
+SCHEDULES: dict[str, Callable[[], Any]] = {
+    "exponential": lambda: layers.exponential_decay(0.1, 2, 0.5),
+    "piecewise": lambda: layers.piecewise_decay([1, 3], [0.1, 0.05, 0.01]),
+    "polynomial cycle": lambda: layers.polynomial_decay(0.1, 3, 0.01, power=2.0, cycle=True),
+    "warmup": lambda: layers.linear_lr_warmup(0.1, 3, 0.0, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_run_on_the_servers(name: str) -> None:
+    model = Model(wide("table", lambda: optimizer.SGD(SCHEDULES[name]())))
+    check_against_local(model, feeds(5), servers=3)
+
+
+def test_B005_a_table_with_a_rate_of_its_own() -> None:
+    def net() -> framework.Variable:
+        ids = layers.data("user", [1], dtype="int64")
+        attr = ParamAttr(name="emb", learning_rate=0.5, initializer=initializer.Uniform(-0.5, 0.5, seed=3))
+        vec = layers.embedding(ids, [9, 2], is_sparse=True, is_distributed=True, param_attr=attr)
+        loss = layers.mean(layers.square(vec))
+        optimizer.SGD(layers.exponential_decay(0.5, 1, 0.5)).minimize(loss)
+        return loss
+
+    steps = [{"user": feed["user"] % 9} for feed in feeds(4)]
+    check_against_local(Model(net), steps, servers=2)
+
+
+def test_B003_B011_two_tables_over_lod_and_dense_ids() -> None:
+    def net() -> framework.Variable:
+        bag = layers.data("bag", [1], dtype="int64", lod_level=1)
+        item = layers.data("item", [1], dtype="int64")
+        one = layers.sequence_pool(embed("one", bag, "table"), "sum")
+        two = [embed("two", item, "table"), embed("one", item, "table", padding_idx=3)]
+        loss = layers.mean(layers.square(layers.concat([one, *two], axis=1)))
+        optimizer.Adagrad(0.1).minimize(loss)
+        return loss
+
+    bags = [LoDTensor(np.array([[1], [3], [1], [2**40]]), ((0, 1, 1, 4),)), LoDTensor(np.zeros((0, 1), np.int64), ((0, 0, 0, 0),))]
+    steps = [{"bag": bag, "item": np.array([[3], [-5], [1]])} for bag in bags]
+    check_against_local(Model(net), steps, servers=3)
+
+
+@pytest.mark.parametrize("shape", [[-1], [-1, 1], [-1, 3]])
+def test_B008_C19_lookup_table_v2_is_lowered_too(shape: list[int]) -> None:
+    def net() -> framework.Variable:
+        ids = layers.data("ids", shape, dtype="int64", append_batch_size=False)
+        attr = ParamAttr(name="emb", initializer=initializer.Uniform(-0.5, 0.5, seed=3))
+        vec = embedding_v2(ids, [50, 4], is_sparse=True, is_distributed=True, param_attr=attr)
+        assert list(vec.shape) == [*shape, 4]
+        loss = layers.mean(layers.square(vec))
+        optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    model = Model(net)
+    size = [4, *shape[1:]]
+    steps = [{"ids": np.random.default_rng(seed).integers(0, 50, size)} for seed in range(3)]
+    check_against_local(model, steps, servers=3)
+    with transpiled(model) as run:
+        assert not any("emb" in op.output_arguments() for op in run.trainers[0].main.root.ops)
+
+
+def test_B058_a_sparse_embedding_that_is_also_multiplied_is_dense() -> None:
+    def net() -> framework.Variable:
+        ids = layers.data("user", [1], dtype="int64")
+        vec = embed("emb", ids, "sparse")
+        emb = framework.default_main_program().global_block().var("emb")
+        loss = layers.mean(layers.square(layers.matmul(vec, emb, transpose_y=True)))
+        optimizer.Adam(0.1).minimize(loss)
+        return loss
+
+    model = Model(net)
+    steps = [{"user": feed["user"]} for feed in feeds(4)]
+    check_against_local(model, steps, servers=3)
+    with transpiled(model) as run:
+        assert [param.fetched_by_row for param in run.plans[0].dense] == [False]
+        assert any(note.subject == "emb" and "matmul" in note.reason for note in run.plans[0].notes)
+
+
+def test_a_sparse_gradient_of_a_parameter_that_the_trainer_keeps() -> None:
+    def net() -> framework.Variable:
+        ids = layers.data("user", [1], dtype="int64")
+        vec = embed("emb", ids, "sparse")
+        layers.reduce_sum(framework.default_main_program().global_block().var("emb"))
+        loss = layers.mean(layers.square(vec))
+        optimizer.Momentum(0.1, 0.9).minimize(loss)
+        return loss
+
+    model = Model(net)
+    steps = [{"user": feed["user"]} for feed in feeds(4)]
+    check_against_local(model, steps, servers=3)
+    with transpiled(model) as run:
+        (param,) = run.plans[0].dense
+        assert param.sparse_gradient
+        assert not param.fetched_by_row
+
+
+def test_B028_H06_more_servers_than_parameters() -> None:
+    def net() -> framework.Variable:
+        x = layers.data("label", [1], dtype="float64")
+        loss = layers.mean(layers.fc(x, 1, param_attr=ParamAttr(name="w")))
+        optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    model = Model(net)
+    steps = [{"label": feed["label"]} for feed in feeds(3)]
+    check_against_local(model, steps, servers=4)
+    with transpiled(model, servers=4, trainers=2) as run:
+        run.step([steps[0], steps[0]])
+        assert [scope.get("w") is not None for scope in run.scopes.values()].count(True) == 1
+
+
+def test_B023_two_trainers_with_the_same_batch_are_one() -> None:
+    model = Model(wide("table", OPTIMIZERS["sgd"]))
+    feed = feeds(1)[0]
+    local = LocalRun(model)
+    local.step(feed)
+    table = local.scope.get("emb").export()
+    with transpiled(model, trainers=2) as run:
+        run.step([feed, feed])
+        rows = run.rows("emb")
+    assert rows.keys() == set(table.rows.tolist())
+    for id, row in zip(table.rows.tolist(), table.value, strict=True):
+        np.testing.assert_allclose(rows[id], row, rtol=1e-12)

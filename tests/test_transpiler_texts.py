@@ -39,7 +39,9 @@ PARAMS = [(role, name, job) for (role, name), jobs in CASES.items() for job in j
 
 
 def _file(role: str, name: str, job: str) -> Path:
-    return FOLDER / (f"startup_{name}" if role == "trainer_startup" and name == "forget_unused" else name) / f"{job}.txt"
+    return (
+        FOLDER / (f"startup_{name}" if role == "trainer_startup" and name == "forget_unused" else name) / f"{job}.txt"
+    )
 
 
 def _text(role: str, name: str, job_name: str) -> str:
@@ -51,7 +53,7 @@ def _text(role: str, name: str, job_name: str) -> str:
     return f"{head}== before {name}\n{text.show(before)}== after {name}\n{text.show(after)}"
 
 
-@pytest.mark.parametrize(("role", "name", "job"), PARAMS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("role", "name", "job"), PARAMS, ids=str)
 def test_pass_makes_this_text(role: str, name: str, job: str) -> None:
     path = _file(role, name, job)
     found = _text(role, name, job)

@@ -449,6 +449,7 @@ def test_H04_or_all_get_an_error_when_the_policy_is_to_abort(make: Make) -> None
     ports = [cluster.port(trainer) for trainer in range(3)]
     cluster.pull(ports[2])
     steps = [cluster.run(lambda p=port: cluster.push(p)) for port in ports[:2]]
+    cluster.until_waiting(*steps)
     ports[2].close()
     for step in steps:
         with pytest.raises(PeerLostError, match=r"trainer\(s\) 2 died"):
@@ -472,8 +473,8 @@ def test_stop_wakes_those_who_wait(make: Make) -> None:
     service = cluster.services[0]
     step = cluster.run(lambda: cluster.push(one))
     barrier = cluster.run(lambda: two.barrier(cluster.endpoints))
-    while not (len(service._buffer) and service._gate.missing((0, 1)) == (0,)):
-        assert not step.done()
+    cluster.until_waiting(step)
+    while service._gate.missing((0, 1)) != (0,):
         assert not barrier.done()
     service.stop("told to stop")
     for job in (step, barrier):

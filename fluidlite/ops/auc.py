@@ -42,7 +42,7 @@ def auc(
     num_thresholds: int,
     slide_steps: int,
 ) -> dict[str, Array]:
-    scores, positive = Predict.reshape(len(Predict), -1)[:, -1], Label.reshape(-1) != 0
+    scores, positive = Predict[..., -1].reshape(-1), Label.reshape(-1) != 0
     if len(scores) != len(positive):
         raise ShapeError(f"op 'auc': {len(scores)} rows of Predict but {len(positive)} labels")
     wrong = np.flatnonzero(~((scores >= 0) & (scores <= 1)))

@@ -146,6 +146,12 @@ class KernelContext:
         """The value that a variable has now (ops that run blocks see it change), None when nothing wrote it."""
         return None if self._run_state.env is None else self._run_state.env.read(argument)
 
+    def erase(self, arguments: Sequence[str]) -> None:
+        """Forget the values of variables, in this run and in its scope."""
+        for argument in arguments:
+            self._run_state.env.local.pop(argument, None)
+        self._run_state.scope.erase(arguments)
+
     @property
     def server(self) -> ServerPort:
         return self._need_ports().server(self.op)

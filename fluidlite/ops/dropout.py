@@ -11,8 +11,8 @@ from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext
-from fluidlite.ops.minstd import minstd_uniform
 from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register, string_attr
+from fluidlite.values.minstd import MinStd
 
 _UPSCALE = "upscale_in_train"
 _IMPLEMENTATIONS = ("downgrade_in_infer", _UPSCALE)
@@ -61,7 +61,7 @@ def _mask(ctx: KernelContext, shape: tuple[int, ...], dropout_prob: float, seed:
     if seed is None:
         drawn = ctx.generator(0).random(shape, np.float32)
     else:
-        drawn = minstd_uniform(seed, math.prod(shape)).reshape(shape)
+        drawn = MinStd(seed).canonical(math.prod(shape), np.dtype(np.float32)).reshape(shape)
     return (drawn >= dropout_prob).astype(np.uint8)
 
 

@@ -34,7 +34,7 @@ def smooth_l1_loss(
     loss = np.where(size < 1 / sharpness, 0.5 * sharpness * diff * diff, size - 0.5 / sharpness).astype(X.dtype)
     if OutsideWeight is not None:
         loss = loss * OutsideWeight
-    return {"Diff": diff, "Out": loss.reshape(len(X), -1).sum(axis=1, keepdims=True)}
+    return {"Diff": diff, "Out": loss.sum(axis=tuple(range(1, X.ndim))).reshape(-1, 1)}
 
 
 def smooth_l1_loss_grad(

@@ -80,7 +80,7 @@ def sequence_conv_grad(
     window = _window(bags, contextStart, contextLength)
     grads: dict[str, Array | LoDTensor] = {"Filter@GRAD": _columns(bags, window, padding).T @ upstream}
     if ctx.wants("X@GRAD") or ctx.wants("PaddingData@GRAD"):
-        cells = (upstream @ filter.T).reshape(len(upstream), contextLength, -1)
+        cells = (upstream @ filter.T).reshape(len(upstream), contextLength, bags.rows.shape[1])
         inside = window.inside
         # not shared by the record: Filter@GRAD can have as many rows by chance
         grads["X@GRAD"] = LoDTensor(segment_sum(cells[inside], window.source[inside], len(bags.rows)), bags.lod)

@@ -100,6 +100,7 @@ class Optimizer:
         """The first half of `minimize`: append gradients of all trainable parameters; error clips are applied."""
         if not isinstance(loss, Variable):
             raise ProgramError(f"{type(self).__name__} minimizes a Variable, not {type(loss).__name__}")
+        self._check_rate(loss.program)
         chosen = parameter_list if parameter_list is not None else self._parameter_list
         frozen = {param.name for param in loss.program.all_parameters() if not param.trainable}
         with framework.program_guard(loss.program, startup_program):
@@ -201,15 +202,19 @@ class Optimizer:
             )
             self._accumulators.setdefault(key, {})[acc.input] = var
 
+    def _check_rate(self, program: Program) -> None:
+        rate = self._learning_rate
+        if isinstance(rate, Variable) and rate.program is not program:
+            raise ProgramError(
+                f"{type(self).__name__}: the learning rate {rate.name!r} was made in another program than the loss; "
+                "call the schedule inside the same program_guard"
+            )
+
     def _rate_in(self, program: Program, dtype: str) -> Variable:
         """The learning rate's variable in a program; made once from a number."""
+        self._check_rate(program)
         given = self._learning_rate
         if isinstance(given, Variable):
-            if given.program is not program:
-                raise ProgramError(
-                    f"{type(self).__name__}: the learning rate {given.name!r} was made in another program than the "
-                    "loss; call the schedule inside the same program_guard"
-                )
             return given
         uid = program.desc.uid
         if uid not in self._rates:

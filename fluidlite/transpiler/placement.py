@@ -11,7 +11,7 @@ from math import prod
 from typing import Final, Protocol
 
 #: a server may hold this much more than the mean before placement by size steps in
-MAX_IMBALANCE: Final = 1.15
+MAX_IMBALANCE: Final = 1.1
 #: while placing by size, a piece stays where its dispatcher wants it up to this load over the mean
 _ROOM: Final = 1.05
 

@@ -1,0 +1,120 @@
+"""LocalCluster: the pservers and trainers of a job in one process, for tests, notebooks and the debugger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fluidlite.core.ir import Operator
+from fluidlite.core.ir import Program as Desc
+from fluidlite.errors import FluidliteError, ProgramError
+from fluidlite.executor import Executor
+from fluidlite.framework import Program, VarOrName
+from fluidlite.ports import TrainerPorts
+from fluidlite.pserver.host import Host, make_service
+from fluidlite.pserver.service import PServer
+from fluidlite.rpc.inproc import inproc_port
+from fluidlite.runtime.scope import Scope
+from fluidlite.transpiler.distribute import DistributeTranspiler, DistributeTranspilerConfig
+
+
+class _NoHost:
+    """A trainer of a LocalCluster serves nothing."""
+
+    def serve(self, program: Desc, op: Operator, scope: Any) -> None:  # noqa: ARG002 (HostPort's signature)
+        raise ProgramError("a LocalCluster already runs its pservers; do not run a pserver program by its trainers")
+
+
+class LocalTrainer:
+    """One trainer: its transpiled programs ``main`` and ``startup``, its ``scope`` and its ``executor``."""
+
+    def __init__(self, main: Program, startup: Program, services: Mapping[str, PServer], trainers: int) -> None:
+        self.main = main
+        self.startup = startup
+        self.scope = Scope()
+        ports = TrainerPorts(
+            lambda trainer, _: inproc_port(services, trainer=trainer, trainers=trainers),
+            _NoHost(),
+        )
+        self.executor = Executor(ports=ports)
+
+    def run(
+        self,
+        feed: Mapping[str, Any] | None = None,
+        fetch_list: VarOrName | Sequence[VarOrName] | None = None,
+        program: Program | None = None,
+        return_numpy: bool = True,
+    ) -> list[Any]:
+        """Run the main program, or another one, in this trainer's scope."""
+        wanted = program if program is not None else self.main
+        return self.executor.run(wanted, feed, fetch_list, scope=self.scope, return_numpy=return_numpy)
+
+
+class LocalCluster:
+    """A job in one process: calls take the place of messages, everything else is what separate processes run.
+
+    ``main`` and ``startup`` are untouched programs, after ``minimize``; they are not changed. All trainers have run
+    their startup programs when the constructor returns. Use as a context manager, or call `close`.
+
+    Raises TranspileError, and what the startup programs raise.
+    """
+
+    def __init__(
+        self,
+        main: Program,
+        startup: Program,
+        pservers: int = 1,
+        trainers: int = 1,
+        sync: bool = True,
+        config: DistributeTranspilerConfig | None = None,
+    ) -> None:
+        endpoints = [f"pserver{index}:0" for index in range(pservers)]
+        transpilers = []
+        programs = []
+        for trainer in range(trainers):
+            mine = main.clone(), startup.clone()
+            transpiler = DistributeTranspiler(config)
+            transpiler.transpile(trainer, mine[0], ",".join(endpoints), trainers, sync, mine[1])
+            transpilers.append(transpiler)
+            programs.append(mine)
+        self.scopes = {endpoint: Scope() for endpoint in endpoints}
+        self.services = {endpoint: self._serve(transpilers[0], endpoint) for endpoint in endpoints}
+        self.trainers = [LocalTrainer(*mine, self.services, trainers) for mine in programs]
+        self._threads = ThreadPoolExecutor(trainers, thread_name_prefix="trainer")
+        for trainer_ in self.trainers:
+            trainer_.run(program=trainer_.startup)
+
+    def run(
+        self, feeds: Sequence[Mapping[str, Any]], fetch_list: VarOrName | Sequence[VarOrName] | None = None
+    ) -> list[list[Any]]:
+        """One step of every trainer at the same time, ``feeds[i]`` for trainer i; the fetched values per trainer.
+
+        The first error of any trainer is raised when all have ended.
+        """
+        if len(feeds) != len(self.trainers):
+            raise FluidliteError(f"{len(self.trainers)} trainers need a feed each, not {len(feeds)}")
+        steps = [
+            self._threads.submit(trainer.run, feed, fetch_list)
+            for trainer, feed in zip(self.trainers, feeds, strict=True)
+        ]
+        return [step.result() for step in steps]
+
+    def close(self) -> None:
+        """Complete every trainer; the servers then end. Idempotent."""
+        for trainer in self.trainers:
+            trainer.executor.close()
+        self._threads.shutdown()
+
+    def _serve(self, transpiler: DistributeTranspiler, endpoint: str) -> PServer:
+        program, startup = transpiler.get_pserver_programs(endpoint)
+        scope = self.scopes[endpoint]
+        Executor().run(startup, scope=scope)
+        listen = program.desc.root.ops[-1]
+        return make_service(Host(program.desc, listen, scope))
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

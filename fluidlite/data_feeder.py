@@ -1,0 +1,117 @@
+"""DataFeeder: turns rows of examples into what ``Executor.run(feed=...)`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fluidlite import framework
+from fluidlite.core import ir
+from fluidlite.dtypes import Array, numpy_dtype
+from fluidlite.errors import FeedError
+from fluidlite.framework import Program, Variable, VarOrName
+from fluidlite.values.lod import LoDTensor, lod_from_lengths
+
+Row: TypeAlias = Sequence[Any]
+Feed: TypeAlias = dict[str, LoDTensor]
+
+
+class DataFeeder:
+    """Converts batches of rows, one entry per variable of ``feed_list`` and row.
+
+    A variable without LoD stacks its entries; when their rank is not the declared one they are reshaped to the declared
+    shape (so a row may give a label as a number, or an image flat). A variable of lod_level n takes entries nested n
+    deep; they are flattened and their lengths kept. ``feed_list`` holds Variables or names of variables of ``program``
+    (default: the default main program); ``place`` is Fluid's and not used.
+    """
+
+    def __init__(self, feed_list: Sequence[VarOrName], place: object = None, program: Program | None = None) -> None:
+        block = (program if program is not None else framework.default_main_program()).global_block()
+        found = [item if isinstance(item, Variable) else block.var(item) for item in feed_list]
+        self.feed_names = [var.name for var in found]
+        self.place = place
+        self._slots = [var.desc for var in found]
+
+    def feed(self, iterable: Iterable[Row]) -> Feed:
+        """One batch: variable name -> LoDTensor. Raises FeedError naming the variable that rows do not fit."""
+        rows = list(iterable)
+        for number, row in enumerate(rows):
+            if len(row) != len(self._slots):
+                raise FeedError(
+                    f"row {number} has {len(row)} entries, but {len(self._slots)} variables are fed: "
+                    f"{', '.join(self.feed_names)}"
+                )
+        return {var.name: convert(var, [row[at] for row in rows]) for at, var in enumerate(self._slots)}
+
+    def feed_parallel(self, iterable: Iterable[Iterable[Row]], num_places: int | None = None) -> Iterator[Feed]:
+        """One feed per batch of ``iterable``, of which there must be ``num_places`` (if given)."""
+        batches = list(iterable)
+        if num_places is not None and len(batches) != num_places:
+            raise FeedError(f"{len(batches)} batches for {num_places} places")
+        return (self.feed(batch) for batch in batches)
+
+    def decorate_reader(
+        self,
+        reader: Callable[[], Iterable[Iterable[Row]]],
+        multi_devices: bool = False,
+        num_places: int | None = None,
+        drop_last: bool = True,
+    ) -> Callable[[], Iterator[Any]]:
+        """A reader of feeds from a reader of batches; with ``multi_devices`` of lists of ``num_places`` feeds.
+
+        ``drop_last`` False refuses (FeedError) what is left when the batches do not divide by the places.
+        """
+        places = (num_places or 1) if multi_devices else 1
+
+        def feeds() -> Iterator[Any]:
+            group: list[Feed] = []
+            for batch in reader():
+                group.append(self.feed(batch))
+                if len(group) == places:
+                    yield group if multi_devices else group[0]
+                    group = []
+            if group and not drop_last:
+                raise FeedError(f"the last {len(group)} batches do not fill {places} places")
+
+        return feeds
+
+
+def convert(var: ir.Variable, entries: Sequence[Any]) -> LoDTensor:
+    """The entries of a batch for one variable, as one tensor."""
+    lengths: list[list[int]] = [[] for _ in range(var.lod_level)]
+    try:
+        flat = _flatten(entries, lengths) if lengths else entries
+        array = _array(flat, numpy_dtype(var.dtype))
+        return LoDTensor(_reshaped(array, var.shape), lod_from_lengths(lengths))
+    except (TypeError, ValueError, OverflowError) as error:
+        shape = f"{var.dtype} {list(var.shape or ())}, lod_level {var.lod_level}"
+        raise FeedError(f"the rows do not fit variable {var.name!r} ({shape}): {error}") from error
+
+
+def _flatten(entries: Iterable[Any], lengths: list[list[int]]) -> list[Any]:
+    """The innermost items in order; appends the length of every list to its level."""
+    if not lengths:
+        return list(entries)
+    flat: list[Any] = []
+    for entry in entries:
+        lengths[0].append(len(entry))
+        flat += _flatten(entry, lengths[1:])
+    return flat
+
+
+def _array(entries: Sequence[Any], dtype: np.dtype[Any]) -> Array:
+    """An array of ``dtype``. Ids above 2^63 (unsigned hashes) keep their bits, as the executor does with uint64."""
+    try:
+        return np.array(entries, dtype)
+    except OverflowError:
+        if dtype != np.int64:
+            raise
+        return np.array(entries, np.uint64).view(np.int64)
+
+
+def _reshaped(array: Array, shape: tuple[int, ...] | None) -> Array:
+    if shape is None or array.ndim == len(shape) or sum(dim < 0 for dim in shape) > 1:
+        return array
+    return array.reshape(shape)

@@ -1,0 +1,320 @@
+"""Every op record tested from itself: outputs, dtypes, inference, gradients, serialization, and Fluid's declarations.
+
+The cases are those of the records. Ops that only move data between processes have none and are tested where they live.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fluidlite.core import names, serde
+from fluidlite.core.ir import AttrType, Operator
+from fluidlite.dtypes import VarKind
+from fluidlite.ops import registry
+from fluidlite.ops.registry import REQUIRED, Case, OpDef
+from fluidlite.values.selected_rows import SelectedRows
+from tests.op_harness import Bench, add_gradient, array_of, build, input_gradient, lod_of, numbers, with_array
+from tests.shared_data import golden_names, needs_golden, needs_shared, shared
+
+#: (op, output) of a dtype of its own, whatever the dtype of the inputs
+FIXED_DTYPES = {("accuracy", "Accuracy"): "float32", ("auc", "AUC"): "float64"}
+#: attributes and arguments that we add to Fluid's declaration of an op
+EXTRA_ATTRS = {
+    "assign_value": {"auto_grown_table"},
+    "concat": {"num", "sections"},
+    "fill_constant": {"auto_grown_table", "table_name"},
+    "gaussian_random": {"auto_grown_table"},
+    "truncated_gaussian_random": {"auto_grown_table"},
+    "uniform_random": {"auto_grown_table"},
+}
+EXTRA_ARGUMENTS: dict[str, set[str]] = {}
+
+DEFS = registry.all_defs()
+FORWARD = [op_def for op_def in DEFS if not op_def.type.endswith(("_grad", "_grad2"))]
+CASES = [
+    pytest.param(op_def, case, id=f"{op_def.type}-{index}")
+    for op_def in DEFS
+    for index, case in enumerate(op_def.cases)
+]
+GRAD_CASES = [param for param in CASES if param.values[1].check_grad]
+
+
+def listed(values: Mapping[str, Any], many: Mapping[str, bool]) -> dict[str, list[Any]]:
+    """Values of a case as one list per name: a list stands for many arguments, elsewhere for a tensor array."""
+    return {name: list(value) if many[name] else [value] for name, value in values.items()}
+
+
+def bench_of(op_def: OpDef, case: Case, dtype: str = "float64", *, unknown_batch: bool = False) -> Bench:
+    """The case with its floats in ``dtype``."""
+    many = {arg.name: arg.many for arg in op_def.inputs}
+    inputs = {
+        name: [in_dtype(value, dtype) for value in values] for name, values in listed(case.inputs, many).items()
+    }
+    return build(
+        op_def.type,
+        inputs,
+        case.attrs,
+        n_outputs=case.n_outputs,
+        inplace={output: name for output, name in op_def.inplace.items() if name in inputs},
+        unknown_batch=unknown_batch,
+    )
+
+
+def in_dtype(value: Any, dtype: str) -> Any:
+    """The value with its floating-point numbers in ``dtype``."""
+    if isinstance(value, list):
+        return [in_dtype(item, dtype) for item in value]
+    array = numbers(value)
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+        return value
+    return with_array(value, array.astype(dtype))
+
+
+def expected_outputs(bench: Bench, case: Case) -> Iterator[tuple[str, str, Any]]:
+    """(output name, variable, expected value) of every output that the case tells."""
+    many = {arg.name: arg.many for arg in bench.op_def.outputs}
+    for name, values in listed(case.outputs, many).items():
+        for argument, value in zip(bench.op.outputs[name], values, strict=True):
+            yield name, argument, value
+
+
+@pytest.mark.parametrize(("op_def", "case"), CASES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_outputs(op_def: OpDef, case: Case, dtype: str) -> None:
+    bench = bench_of(op_def, case, dtype)
+    env = bench.run()
+    for name, argument, expected in expected_outputs(bench, case):
+        wanted = in_dtype(expected, dtype) if follows_inputs(op_def, case, name) else expected
+        if (op_def.type, name) in FIXED_DTYPES:
+            wanted = in_dtype(expected, FIXED_DTYPES[op_def.type, name])
+        rtol = case.rtol if dtype == "float64" else max(case.rtol, 1e-5)
+        check_value(env.read(argument), wanted, f"{name}={argument}", rtol)
+
+
+def follows_inputs(op_def: OpDef, case: Case, output: str) -> bool:
+    """Whether an output's dtype is that of the floating-point inputs, not one that an attribute names."""
+    values = [v for value in case.inputs.values() for v in (value if isinstance(value, list) else [value])]
+    has_floats = any(isinstance(numbers(v), np.ndarray) and numbers(v).dtype.kind == "f" for v in values)
+    return has_floats and not {"dtype", "out_dtype"} & set(op_def.attrs)
+
+
+def check_value(actual: Any, expected: Any, what: str, rtol: float) -> None:
+    """Same kind, shape, dtype, LoD and numbers."""
+    if expected is None:
+        assert actual is None, f"{what} is to stay unwritten"
+        return
+    assert actual is not None, f"{what} was not written"
+    if isinstance(expected, list):
+        assert len(actual) == len(expected), what
+        for one, other in zip(actual, expected, strict=True):
+            check_value(one, other, what, rtol)
+        return
+    assert isinstance(actual, SelectedRows) == isinstance(expected, SelectedRows), what
+    if isinstance(expected, SelectedRows):
+        assert actual.rows.tolist() == expected.rows.tolist(), what
+        assert actual.height == expected.height, what
+    mine, other = np.asarray(numbers(actual)), np.asarray(numbers(expected))
+    assert mine.shape == other.shape, what
+    assert mine.dtype == other.dtype, what
+    assert lod_of(actual) == lod_of(expected), what
+    np.testing.assert_allclose(mine, other, rtol=rtol, atol=rtol, err_msg=what)
+
+
+@pytest.mark.parametrize(("op_def", "case"), CASES)
+@pytest.mark.parametrize("batch", ["known", "unknown"])
+def test_inferred_shapes(op_def: OpDef, case: Case, batch: str) -> None:
+    bench = bench_of(op_def, case, unknown_batch=batch == "unknown")
+    env = bench.run()
+    for name, arguments in bench.op.outputs.items():
+        for argument in arguments:
+            check_inferred(bench, env.read(argument), argument, name)
+
+
+def check_inferred(bench: Bench, value: Any, argument: str, name: str) -> None:
+    """What `infer` said of a variable must hold for the value that it got."""
+    var = bench.block.vars[argument]
+    if value is None or isinstance(value, list):
+        return
+    if isinstance(value, SelectedRows):
+        assert var.kind is VarKind.SELECTED_ROWS, f"inferred kind of {name}"
+    array = numbers(value)
+    if not isinstance(array, np.ndarray):
+        return
+    assert var.dtype == array.dtype.name, f"inferred dtype of {name}"
+    if isinstance(value, SelectedRows) or var.shape is None:
+        return
+    assert len(var.shape) == array.ndim, f"inferred rank of {name}: {var.shape} for {array.shape}"
+    fits = all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
+    assert fits, f"inferred shape of {name}: {var.shape} for {array.shape}"
+    assert len(lod_of(value)) <= var.lod_level, f"inferred LoD level of {name}"
+
+
+@pytest.mark.parametrize(("op_def", "case"), CASES)
+def test_inputs_stay_as_they_are(op_def: OpDef, case: Case) -> None:
+    bench = bench_of(op_def, case)
+    env = bench.run()
+    written = set(bench.op.output_arguments())
+    for argument, before in bench.feeds.items():
+        if argument not in written and isinstance(numbers(before), np.ndarray):
+            np.testing.assert_array_equal(numbers(env.read(argument)), numbers(before), err_msg=argument)
+
+
+@pytest.mark.parametrize(("op_def", "case"), GRAD_CASES)
+def test_gradients(op_def: OpDef, case: Case) -> None:
+    forward, bench = bench_of(op_def, case), bench_of(op_def, case)
+    weights = output_weights(bench, forward)
+    add_gradient(bench, weights)
+    env = bench.run()
+    for name in case.check_grad:
+        for argument, gradient in zip(bench.op.inputs[name], input_gradient(bench, env, name), strict=True):
+            value = bench.feeds[argument]
+            assert gradient is not None, f"{argument} got no gradient"
+            analytic = np.asarray(array_of(gradient))
+            assert analytic.shape == numbers(value).shape, argument
+            assert analytic.dtype == numbers(value).dtype, argument
+            numeric = numeric_gradient(forward, argument, weights)
+            np.testing.assert_allclose(analytic, numeric, rtol=1e-5, atol=1e-7, err_msg=argument)
+
+
+def output_weights(bench: Bench, forward: Bench) -> dict[str, Any]:
+    """Random weights of the outputs whose gradients the gradient ops read."""
+    assert bench.op_def.grad is not None
+    read = {argument for op in bench.op_def.grad(bench.op) for argument in op.input_arguments()}
+    env, random = forward.run(), np.random.default_rng(7)
+    weights = {}
+    for argument in bench.op.output_arguments():
+        value = env.read(argument)
+        if names.grad(argument) in read and value is not None:
+            weights[argument] = with_array(value, random.uniform(0.5, 1.5, np.shape(numbers(value))))
+    return weights
+
+
+def numeric_gradient(forward: Bench, argument: str, weights: Mapping[str, Any]) -> Any:
+    """Central differences of the weighted sum of the outputs."""
+    value = forward.feeds[argument]
+    flat = numbers(value).reshape(-1)
+    gradient = np.zeros(flat.shape)
+    for i in range(flat.size):
+        step = 1e-5 * max(1.0, abs(flat[i]))
+        sums = [weighted_sum(forward, argument, moved(value, i, sign * step), weights) for sign in (1, -1)]
+        gradient[i] = (sums[0] - sums[1]) / (2 * step)
+    return gradient.reshape(numbers(value).shape)
+
+
+def moved(value: Any, position: int, step: float) -> Any:
+    """The value with one element changed."""
+    array = numbers(value).copy()
+    array.reshape(-1)[position] += step
+    return with_array(value, array)
+
+
+def weighted_sum(forward: Bench, argument: str, value: Any, weights: Mapping[str, Any]) -> float:
+    env = forward.run({argument: value})
+    return float(sum((array_of(env.read(name)) * array_of(weight)).sum() for name, weight in weights.items()))
+
+
+@pytest.mark.parametrize(("op_def", "case"), CASES)
+def test_serialization(op_def: OpDef, case: Case) -> None:
+    bench = bench_of(op_def, case)
+    if case.check_grad:
+        add_gradient(bench, output_weights(bench, bench_of(op_def, case)))
+    twin = serde.from_bytes(serde.to_bytes(bench.program))
+    for mine, other in zip(bench.block.ops, twin.root.ops, strict=True):
+        assert (mine.type, mine.attrs) == (other.type, other.attrs)
+        assert without_empty(mine.inputs) == without_empty(other.inputs)
+        assert without_empty(mine.outputs) == without_empty(other.outputs)
+
+
+def without_empty(arguments: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {name: found for name, found in arguments.items() if found}
+
+
+@functools.cache
+def specification(name: str) -> Any:
+    return json.loads(shared("spec", name).read_text(encoding="utf-8"))
+
+
+@needs_golden
+@pytest.mark.parametrize("op_def", [pytest.param(op_def, id=op_def.type) for op_def in FORWARD])
+def test_every_op_has_a_case(op_def: OpDef) -> None:
+    runs_a_block = any(spec.type in (AttrType.BLOCK, AttrType.BLOCKS) for spec in op_def.attrs.values())
+    if op_def.kernel is None or op_def.side_effect or op_def.pull is not None or runs_a_block:
+        pytest.skip("tested with the part of the program that it serves")
+    assert op_def.cases or op_def.type in golden_names("cases")
+
+
+@needs_shared
+@pytest.mark.parametrize("op_def", [pytest.param(op_def, id=op_def.type) for op_def in FORWARD])
+def test_declared_as_in_fluid(op_def: OpDef) -> None:
+    declared = specification("fluid185_ops.json").get(op_def.type)
+    if declared is None:
+        pytest.skip("no op of Fluid 1.8.5")
+    extra = EXTRA_ARGUMENTS.get(op_def.type, set())
+    for mine, theirs in ((op_def.inputs, declared["inputs"]), (op_def.outputs, declared["outputs"])):
+        flags = {
+            arg.name: {mark for mark, holds in (("D", arg.many), ("?", arg.optional), ("I", arg.intermediate)) if holds}
+            for arg in mine
+            if arg.name not in extra
+        }
+        assert flags == {arg["name"]: set(arg["flags"]) for arg in theirs}
+    attrs = {
+        name: (spec.type.name, plain(spec.default))
+        for name, spec in op_def.attrs.items()
+        if name not in EXTRA_ATTRS.get(op_def.type, ())
+    }
+    assert attrs == {attr["name"]: (attr["type"], attr["default"]) for attr in declared["attrs"]}
+
+
+def plain(default: Any) -> Any:
+    """A default as the specification writes it."""
+    if default is REQUIRED:
+        return "<required>"
+    if isinstance(default, tuple):
+        return list(default)
+    return float(np.float32(default)) if isinstance(default, float) else default
+
+
+@needs_shared
+@pytest.mark.parametrize("op_def", [pytest.param(op_def, id=op_def.type) for op_def in FORWARD])
+def test_gradient_ops_as_in_fluid(op_def: OpDef) -> None:
+    known = specification("fluid185_grads.json")
+    if op_def.type not in known or isinstance(known[op_def.type], str):
+        pytest.skip("Fluid's gradient of this op is not on record")
+    if op_def.grad is None:
+        assert not known[op_def.type], "Fluid has a gradient"
+        return
+    made = op_def.grad(op_with_all_arguments(op_def))
+    assert [op.type for op in made] == [theirs["type"] for theirs in known[op_def.type]]
+    for mine, theirs in zip(made, known[op_def.type], strict=True):
+        assert without_empty(mine.inputs) == without_empty(theirs["inputs"])
+        assert without_empty(mine.outputs) == without_empty(theirs["outputs"])
+
+
+def op_with_all_arguments(op_def: OpDef) -> Operator:
+    """The op as the specification's gradients were made from: every input ``name_v`` and output ``name_o``."""
+    attrs = {
+        name: registry.coerce_attr(spec.type, 0 if spec.default is REQUIRED and is_number(spec.type) else default_of(spec))
+        for name, spec in op_def.attrs.items()
+    }
+    return Operator(
+        op_def.type,
+        {arg.name: [f"{arg.name.lower()}_v"] for arg in op_def.inputs},
+        {arg.name: [f"{arg.name.lower()}_o"] for arg in op_def.outputs},
+        attrs,
+    )
+
+
+def is_number(type: AttrType) -> bool:
+    return type in (AttrType.INT, AttrType.LONG, AttrType.FLOAT, AttrType.BOOLEAN, AttrType.BLOCK)
+
+
+def default_of(spec: registry.AttrSpec) -> Any:
+    if spec.default is not REQUIRED:
+        return spec.default
+    return "" if spec.type is AttrType.STRING else ()

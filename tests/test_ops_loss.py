@@ -1,0 +1,212 @@
+"""Losses, dropout and metrics: what the cases of the records cannot say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluidlite.errors import OutOfRangeError, ProgramError, ShapeError
+from fluidlite.ops.auc import histograms, roc_auc
+from tests.op_harness import Bench, add_gradient, build
+
+# ---- labels
+
+
+@pytest.mark.parametrize(
+    ("op", "x"),
+    [("cross_entropy", "X"), ("cross_entropy2", "X"), ("softmax_with_cross_entropy", "Logits"), ("bpr_loss", "X")],
+)
+@pytest.mark.parametrize("label", [3, -1, 2**40])
+def test_a_label_beyond_the_classes_is_named(op: str, x: str, label: int) -> None:
+    bench = build(op, {x: [np.full((2, 3), 1 / 3)], "Label": [np.array([[0], [label]])]}, {})
+    with pytest.raises(OutOfRangeError, match=rf"label {label} at position 1 of 'Label_0' is not one of the 3 classes"):
+        bench.run()
+
+
+def test_an_ignored_label_far_outside_the_classes_has_no_gradient() -> None:
+    inputs = {"Logits": [np.array([[1.0, 2.0], [3.0, 4.0]])], "Label": [np.array([[-100], [1]])]}
+    bench = build("softmax_with_cross_entropy", inputs, {})
+    add_gradient(bench, {"Loss_out0": np.ones((2, 1))})
+    env = bench.run()
+    assert env.read("Loss_out0")[0] == 0
+    assert not env.read("Logits_0@GRAD")[0].any()
+    assert env.read("Logits_0@GRAD")[1].any()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4))
+def test_the_fused_loss_is_finite_for_any_logits(a: float, b: float) -> None:
+    inputs = {"Logits": [np.array([[a, b]])], "Label": [np.array([[0]])]}
+    loss = build("softmax_with_cross_entropy", inputs, {}).run().read("Loss_out0")
+    np.testing.assert_allclose(loss, [[np.logaddexp(0, b - a)]], rtol=1e-9, atol=1e-12)
+
+
+def test_a_loss_over_no_rows_is_empty() -> None:
+    nothing, labels = np.zeros((0, 3)), np.zeros((0, 1), np.int64)
+    for op, x, out in (
+        ("cross_entropy", "X", "Y"),
+        ("cross_entropy2", "X", "Y"),
+        ("softmax_with_cross_entropy", "Logits", "Loss"),
+        ("bpr_loss", "X", "Y"),
+    ):
+        bench = build(op, {x: [nothing], "Label": [labels]}, {})
+        add_gradient(bench, {f"{out}_out0": np.zeros((0, 1))})
+        env = bench.run()
+        assert env.read(f"{out}_out0").shape == (0, 1)
+        assert env.read(f"{x}_0@GRAD").shape == (0, 3)
+
+
+def test_losses_of_residuals_over_no_rows_are_empty() -> None:
+    for op, attrs, width in (("smooth_l1_loss", {}, 3), ("huber_loss", {"delta": 1.0}, 1)):
+        bench = build(op, {"X": [np.zeros((0, width))], "Y": [np.zeros((0, width))]}, attrs)
+        add_gradient(bench, {"Out_out0": np.zeros((0, 1))})
+        env = bench.run()
+        assert env.read("Out_out0").shape == (0, 1)
+        assert env.read("X_0@GRAD").shape == (0, width)
+
+
+def test_columns_and_ranks_are_checked_at_build() -> None:
+    matrix = np.full((2, 3), 0.5)
+    with pytest.raises(ShapeError, match=r"Predicted must be a column \[N, 1\], not \[2, 3\]"):
+        build("log_loss", {"Predicted": [matrix], "Labels": [matrix]}, {"epsilon": 1e-4})
+    with pytest.raises(ShapeError, match=r"Label \[2\] must have the rank of X \[2, 3\]"):
+        build("cross_entropy", {"X": [matrix], "Label": [np.zeros(2, np.int64)]}, {})
+    with pytest.raises(ProgramError, match="reduction 'max' is none of none, sum, mean, batchmean"):
+        build("kldiv_loss", {"X": [matrix], "Target": [matrix]}, {"reduction": "max"})
+
+
+# ---- dropout
+
+
+def dropout(**attrs: Any) -> Bench:
+    return build("dropout", {"X": [np.ones((40, 50))]}, attrs)
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
+    out = dropout(dropout_prob=0.25, dropout_implementation="upscale_in_train").run().read("Out_out0")
+    assert 0.2 < (out == 0).mean() < 0.3
+    assert set(np.unique(out)) == {0, 1 / 0.75}
+
+
+def test_dropout_differs_from_run_to_run_unless_its_seed_is_fixed() -> None:
+    free, fixed = dropout(), dropout(fix_seed=True, seed=7)
+    plans = [bench.run() for bench in (free, fixed, fixed)]
+    np.testing.assert_array_equal(plans[1].read("Mask_out0"), plans[2].read("Mask_out0"))
+    assert (plans[0].read("Mask_out0") != plans[1].read("Mask_out0")).any()
+    other = build("dropout", {"X": [np.ones((40, 50))], "Seed": [np.array([7], np.int32)]}, {}).run()
+    np.testing.assert_array_equal(other.read("Mask_out0"), plans[1].read("Mask_out0"))
+
+
+def test_dropout_passes_gradients_where_it_passed_values() -> None:
+    bench = dropout(dropout_prob=0.5, dropout_implementation="upscale_in_train")
+    add_gradient(bench, {"Out_out0": np.ones((40, 50))})
+    env = bench.run()
+    np.testing.assert_array_equal(env.read("X_0@GRAD"), env.read("Out_out0"))
+
+
+def test_a_probability_outside_0_to_1_is_refused() -> None:
+    with pytest.raises(ProgramError, match=r"dropout_prob 1\.5 is not in 0\.\.1"):
+        dropout(dropout_prob=1.5)
+    with pytest.raises(ProgramError, match="dropout_implementation 'scale' is none of"):
+        dropout(dropout_implementation="scale")
+
+
+# ---- metrics
+
+
+def exact_auc(scores: Any, positive: Any) -> float:
+    pairs = scores[positive][:, None] - scores[~positive][None, :]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).mean())
+
+
+def batch(seed: int, count: int = 400) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    positive = rng.random(count) < 0.4
+    return np.clip(rng.normal(0.4 + 0.2 * positive, 0.2), 0, 1), positive
+
+
+def auc_state(bins: int, steps: int) -> Any:
+    return np.zeros((steps + 1) * bins + (1 if steps else 0), np.int64)
+
+
+def run_auc(batches: list[tuple[Any, Any]], steps: int, thresholds: int = 4095) -> tuple[float, Any, Any]:
+    pos = neg = auc_state(thresholds + 1, steps)
+    area = 0.0
+    for scores, positive in batches:
+        predict = np.stack([1 - scores, scores], axis=1)
+        inputs = {
+            "Predict": [predict],
+            "Label": [positive.astype(np.int64)[:, None]],
+            "StatPos": [pos],
+            "StatNeg": [neg],
+        }
+        env = build("auc", inputs, {"num_thresholds": thresholds, "slide_steps": steps}).run()
+        area = float(env.read("AUC_out0")[0])
+        pos, neg = env.read("StatPosOut_out0"), env.read("StatNegOut_out0")
+    return area, pos, neg
+
+
+def together(batches: list[tuple[Any, Any]]) -> float:
+    return exact_auc(np.concatenate([s for s, _ in batches]), np.concatenate([p for _, p in batches]))
+
+
+def test_b080_auc_over_batches_equals_the_exact_one() -> None:
+    batches = [batch(seed) for seed in range(3)]
+    assert run_auc(batches, 0)[0] == pytest.approx(together(batches), abs=1e-3)
+
+
+def test_b080_a_batch_of_one_class_has_auc_0() -> None:
+    scores, positive = batch(0)
+    assert run_auc([(scores, np.ones_like(positive))], 0)[0] == 0
+    assert run_auc([(scores, np.zeros_like(positive))], 1)[0] == 0
+    assert run_auc([(scores[:0], positive[:0])], 0)[0] == 0
+
+
+def test_b080_a_window_counts_the_last_batches_only() -> None:
+    batches = [batch(seed) for seed in range(5)]
+    assert run_auc(batches, 1)[0] == pytest.approx(together(batches[-1:]), abs=1e-3)
+    assert run_auc(batches, 3)[0] == pytest.approx(together(batches[-3:]), abs=1e-3)
+
+
+def test_b081_histograms_of_trainers_add_up_to_the_auc_of_the_union() -> None:
+    first, second = [batch(1), batch(2)], [batch(3)]
+    states = [run_auc(first, 0)[1:], run_auc(second, 0)[1:]]
+    merged = roc_auc(states[0][0] + states[1][0], states[0][1] + states[1][1])
+    assert merged == run_auc(first + second, 0)[0]
+    assert merged == pytest.approx(together(first + second), abs=1e-3)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=20))
+def test_auc_is_exact_where_scores_fall_on_bins(examples: list[tuple[int, bool]]) -> None:
+    scores = np.array([score / 8 for score, _ in examples])
+    positive = np.array([label for _, label in examples])
+    area = roc_auc(*histograms(scores, positive, 9))
+    assert area == pytest.approx(exact_auc(scores, positive) if 0 < positive.sum() < len(positive) else 0)
+
+
+def test_auc_refuses_what_is_no_probability_and_state_of_another_size() -> None:
+    scores, positive = batch(0)
+    for wrong in (1.5, -0.1, np.nan):
+        with pytest.raises(ProgramError, match=r"at row 0 of 'Predict_0' is no probability"):
+            run_auc([(np.full_like(scores, wrong), positive)], 0)
+    inputs = {
+        "Predict": [scores[:, None]],
+        "Label": [positive.astype(np.int64)[:, None]],
+        "StatPos": [auc_state(8, 0)],
+        "StatNeg": [auc_state(8, 0)],
+    }
+    with pytest.raises(ShapeError, match="'StatPos_0' must have 16 elements, not 8"):
+        build("auc", inputs, {"num_thresholds": 15, "slide_steps": 0}).run()
+
+
+def test_accuracy_of_no_rows_is_0() -> None:
+    nothing = np.zeros((0, 2), np.int64)
+    inputs = {"Out": [np.zeros((0, 2))], "Indices": [nothing], "Label": [nothing[:, :1]]}
+    env = build("accuracy", inputs, {}).run()
+    assert env.read("Accuracy_out0").tolist() == [0]
+    assert env.read("Total_out0").tolist() == [0]
