@@ -125,7 +125,7 @@ def main():
             exe.run(startup)
             exe.run(program)
             return
-        test_program = fluid.default_main_program().clone(for_test=True)
+        test_program = transpiler.get_test_program(test_program)
 
     exe.run(fluid.default_startup_program())
     train(exe, corpus, args, part, parts, loss)

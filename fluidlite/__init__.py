@@ -28,7 +28,6 @@ from fluidlite.framework import (
     program_guard,
 )
 from fluidlite.input import data, embedding, one_hot
-from fluidlite.launch import launch
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from fluidlite.param_attr import ParamAttr
 from fluidlite.runtime.scope import Scope, global_scope, scope_guard
@@ -66,7 +65,6 @@ __all__ = [
     "initializer",
     "io",
     "is_compiled_with_cuda",
-    "launch",
     "layers",
     "metrics",
     "name_scope",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,11 @@ from fluidlite import launch as launcher
 from fluidlite.core import ir, serde, text
 from fluidlite.errors import FluidliteError
 from fluidlite.transpiler import explain
+from fluidlite.transpiler.plan import Cluster, Options
+from fluidlite.transpiler.planner import make_plan
+
+#: how the text form begins; ProgramDesc bytes begin with a newline and a length
+_TEXT_FORM = re.compile(rb"\s*(#|program\b|block\b)")
 
 app = typer.Typer(
     add_completion=False,
@@ -42,33 +48,48 @@ def show(file: Annotated[Path, typer.Argument(help="a program: ProgramDesc bytes
 
 @app.command()
 def transpile(
-    file: Annotated[Path, typer.Argument(help="the main program, after minimize")],
-    startup: Annotated[Path | None, typer.Option(help="the startup program")] = None,
-    after: Annotated[str, typer.Option(help="print the program as it is after this pass; default: the last")] = "",
-    why: Annotated[bool, typer.Option("--why", help="print what each pass declined to touch, and why")] = False,
-    pserver: Annotated[int | None, typer.Option(help="number of a pserver; default: the trainer's side")] = None,
+    file: Annotated[Path, typer.Argument(help="the main program after minimize, in text form")],
+    startup: Annotated[Path, typer.Argument(help="the startup program, in text form")],
+    after: Annotated[str, typer.Option(help="print the program as this pass leaves it; default: the last pass")] = "",
+    why: Annotated[bool, typer.Option("--why", help="print what each pass leaves alone, and why")] = False,
+    pserver: Annotated[int | None, typer.Option(min=0, help="number of a pserver; default: the trainer")] = None,
     pservers: Annotated[int, typer.Option(min=1)] = 2,
     trainers: Annotated[int, typer.Option(min=1)] = 2,
-    asynchronous: Annotated[bool, typer.Option("--async")] = False,
-    min_block_size: Annotated[int, typer.Option(min=1)] = 8192,
+    asynchronous: Annotated[bool, typer.Option("--async", help="servers apply pushes on arrival")] = False,
+    min_block_size: Annotated[int, typer.Option(min=1, help="elements of the smallest slice")] = 8192,
 ) -> None:
     """Show what the distribute transpiler makes of a program, pass by pass."""
-    raise NotImplementedError
+    endpoints = tuple(f"pserver{index}:6174" for index in range(pservers))
+    cluster = Cluster(endpoints, trainers, sync=not asynchronous)
+    main_program = read_program(file)
+    startup_program = read_program(startup)
+    plan = make_plan(main_program, startup_program, cluster, Options(min_block_size=min_block_size))
+    if why:
+        typer.echo("\n".join(explain.why(plan, after or None)) or "every pass took everything it looks for")
+        return
+    role = "trainer" if pserver is None else "pserver"
+    if pserver is not None:
+        if pserver >= pservers:
+            raise typer.BadParameter(f"there are {pservers} pservers, numbered from 0")
+        plan = plan.at(endpoints[pserver])
+    typer.echo(explain.after(main_program, startup_program, plan, role, after or explain.last_pass(role)))
 
 
 def read_program(file: Path) -> ir.Program:
-    """A program from a file in either form; raises CorruptFileError or TextFormError."""
+    """A program from a file in text form or as ProgramDesc bytes.
+
+    Raises CorruptFileError or TextFormError, and OSError for a file that cannot be read.
+    """
     content = file.read_bytes()
-    try:
+    if _TEXT_FORM.match(content):
         return text.parse(content.decode("utf-8"))
-    except (UnicodeDecodeError, FluidliteError):
-        return serde.from_bytes(content, str(file))
+    return serde.from_bytes(content, str(file))
 
 
 def main() -> None:
     """Entry point: typed errors become one message and exit code 1."""
     try:
         app()
-    except FluidliteError as error:
+    except (FluidliteError, OSError) as error:
         typer.echo(f"fluidlite: {error}", err=True)
         raise SystemExit(1) from None

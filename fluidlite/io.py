@@ -210,7 +210,9 @@ def load_inference_model(
     store = ScopeStore(global_scope())
     _load(store, Path(dirname), _chosen(program, None, is_persistable), params_filename)
     for var in looked_up_tables(desc):
-        store.write(var.name, _as_table(var, store.read(var.name)))
+        rows = store.read(var.name)
+        if isinstance(rows, SelectedRows):
+            store.write(var.name, _as_table(var, rows))
     return [program, feeds, [program.global_block().var(name) for name in results]]
 
 
@@ -311,5 +313,5 @@ def _file(folder: Path, name: str) -> Path:
 def _as_table(var: ir.Variable, rows: SelectedRows) -> SparseTable:
     """The rows of an inference model as a table, so that lookups find them by index and unknown ids read zeros."""
     table = SparseTable(var.name, rows.value.shape[1], rows.value.dtype, Constant(0.0), height=rows.height)
-    table.load(SelectedRows(rows.rows, rows.value[: len(rows.rows)], rows.height))
+    files.into_table(table, rows)
     return table

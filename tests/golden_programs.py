@@ -112,7 +112,9 @@ def _op_differences(before: Golden, block: ir.Block, keep: Callable[[int], bool]
         if not _same(old, new)
     ]
     if len(expected) != len(actual):
-        lines.append(f"block {block.idx}: {len(expected)} ops expected, {len(actual)} built: {_types(expected, actual)}")
+        lines.append(
+            f"block {block.idx}: {len(expected)} ops expected, {len(actual)} built: {_types(expected, actual)}"
+        )
     return lines
 
 

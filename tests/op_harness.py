@@ -181,6 +181,9 @@ def describe(var: Variable, value: Any) -> None:
     """Declare a variable as what its value is."""
     if isinstance(value, list):
         var.kind = VarKind.LOD_TENSOR_ARRAY
+        entry = next((item for item in value if item is not None), None)
+        if entry is not None:
+            var.dtype, var.lod_level = dtype_name(numbers(entry).dtype), max(len(lod_of(item)) for item in value)
         return
     array = numbers(value)
     if isinstance(value, SelectedRows):

@@ -43,7 +43,7 @@ def train(
     else:
         session.scope.set("emb", START.copy())
     for _ in range(steps):
-        session.run(main, {"ids": np.array(ids).reshape(-1, 1), "c": np.float32(c).reshape(-1, 2)})
+        session.run(main, {"ids": np.int64(ids).reshape(-1, 1), "c": np.float32(c).reshape(-1, 2)})
     table = session.value("emb")
     return table.lookup(np.arange(4), read_only=True).copy() if is_distributed else table
 

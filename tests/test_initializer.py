@@ -16,7 +16,10 @@ from tests.frontend import fresh_programs, op_lines, run
 
 CASES = [
     (initializer.Constant(0.5), "fill_constant() -> (Out=[p]) {shape=[4, 6], value=0.5}"),
-    (initializer.Uniform(-0.5, 0.25, seed=3), "uniform_random() -> (Out=[p]) {max=0.25, min=-0.5, seed=3, shape=[4, 6]}"),
+    (
+        initializer.Uniform(-0.5, 0.25, seed=3),
+        "uniform_random() -> (Out=[p]) {max=0.25, min=-0.5, seed=3, shape=[4, 6]}",
+    ),
     (
         initializer.Uniform(diag_num=2, diag_step=6, diag_val=3.0),
         "uniform_random() -> (Out=[p]) {diag_num=2, diag_step=6, diag_val=3.0, shape=[4, 6]}",
@@ -106,7 +109,9 @@ def test_numpy_array() -> None:
     with fresh_programs() as (_, startup):
         init = initializer.NumpyArrayInitializer(value)
         layers.create_parameter([1, 2], "float32", name="w", default_initializer=init)
-        layers.create_parameter([2], "int32", name="n", default_initializer=initializer.NumpyArrayInitializer(np.arange(2, dtype=np.int32)))
+        layers.create_parameter(
+            [2], "int32", name="n", default_initializer=initializer.NumpyArrayInitializer(np.arange(2, dtype=np.int32))
+        )
         assert op_lines(startup)[1] == "assign_value() -> (Out=[w]) {dtype=5, fp32_values=[1.5, -2.0], shape=[1, 2]}"
         w, n = run(["w", "n"])
     np.testing.assert_array_equal(w.array, value)

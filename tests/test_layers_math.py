@@ -19,7 +19,7 @@ def _x() -> Any:
 
 
 LINES: list[tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = [
-    (lambda x: layers.reduce_sum(x), (1,), ["reduce_sum(X=[x]) -> (Out=[reduce_sum_0.tmp_0]) {reduce_all=True}"]),
+    (layers.reduce_sum, (1,), ["reduce_sum(X=[x]) -> (Out=[reduce_sum_0.tmp_0]) {reduce_all=True}"]),
     (
         lambda x: layers.reduce_mean(x, dim=[1, -1], keep_dim=True),
         (-1, 1, 1),
@@ -30,7 +30,7 @@ LINES: list[tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = [
         (-1, 4),
         ["reduce_max(X=[x]) -> (Out=[m.tmp_0]) {dim=[1]}"],
     ),
-    (lambda x: layers.mean(x), (1,), ["mean(X=[x]) -> (Out=[mean_0.tmp_0])"]),
+    (layers.mean, (1,), ["mean(X=[x]) -> (Out=[mean_0.tmp_0])"]),
     (
         lambda x: layers.scale(x, 2.0, 1.0, bias_after_scale=False, act="relu"),
         (-1, 3, 4),
@@ -80,10 +80,7 @@ LINES: list[tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = [
     (
         lambda x: layers.slice(x, [1, 2], [0, -2], [2, 100]),
         (-1, 2, 2),
-        [
-            "slice(Input=[x]) -> (Out=[slice_0.tmp_0]) "
-            "{axes=[1, 2], ends=[2, 100], infer_flags=[1, 1], starts=[0, -2]}"
-        ],
+        ["slice(Input=[x]) -> (Out=[slice_0.tmp_0]) {axes=[1, 2], ends=[2, 100], infer_flags=[1, 1], starts=[0, -2]}"],
     ),
     (
         lambda x: layers.concat([x, x], axis=-1, name="c"),
@@ -91,8 +88,16 @@ LINES: list[tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = [
         ["concat(X=[x x]) -> (Out=[c.tmp_0]) {axis=-1}"],
     ),
     (lambda x: layers.stack([x, x], axis=1), (-1, 2, 3, 4), ["stack(X=[x x]) -> (Y=[stack_0.tmp_0]) {axis=1}"]),
-    (lambda x: layers.cast(x, np.float64), (-1, 3, 4), ["cast(X=[x]) -> (Out=[cast_0.tmp_0]) {in_dtype=5, out_dtype=6}"]),
-    (lambda x: layers.topk(x, 2)[0], (-1, 3, 2), ["top_k(X=[x]) -> (Indices=[top_k_0.tmp_1], Out=[top_k_0.tmp_0]) {k=2}"]),
+    (
+        lambda x: layers.cast(x, np.float64),
+        (-1, 3, 4),
+        ["cast(X=[x]) -> (Out=[cast_0.tmp_0]) {in_dtype=5, out_dtype=6}"],
+    ),
+    (
+        lambda x: layers.topk(x, 2)[0],
+        (-1, 3, 2),
+        ["top_k(X=[x]) -> (Indices=[top_k_0.tmp_1], Out=[top_k_0.tmp_0]) {k=2}"],
+    ),
     (lambda x: layers.pow(x, 2.0), (-1, 3, 4), ["pow(X=[x]) -> (Out=[pow_0.tmp_0]) {factor=2.0}"]),
     (
         lambda x: layers.fill_constant_batch_size_like(x, [-1, 1], "int64", 2),
@@ -118,7 +123,7 @@ X = (np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11) / 7
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (lambda x: layers.relu(x), np.maximum(X, 0)),
+        (layers.relu, np.maximum(X, 0)),
         (lambda x: layers.leaky_relu(x, alpha=0.1), np.where(X > 0, X, 0.1 * X)),
         (lambda x: layers.swish(x, beta=2.0), X / (1 + np.exp(-2 * X))),
         (lambda x: layers.clip(x, -0.5, 0.5), np.clip(X, -0.5, 0.5)),
@@ -133,7 +138,7 @@ X = (np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11) / 7
         (lambda x: layers.expand(x, [1, 2, 1]), np.tile(X, (1, 2, 1))),
         (lambda x: layers.cumsum(x, axis=1), np.cumsum(X, 1)),
         (lambda x: layers.reduce_prod(x, dim=[0, 2]), X.prod((0, 2))),
-        (lambda x: layers.zeros_like(x), np.zeros_like(X)),
+        (layers.zeros_like, np.zeros_like(X)),
         (lambda x: layers.cast(x * 3.0, "int64"), (X * np.float32(3)).astype(np.int64)),
         (lambda x: layers.fill_constant([2], "int64", 2**40 + 1), [2**40 + 1] * 2),
         (lambda x: layers.fill_constant([1, 2], "bool", value=True), [[True, True]]),
@@ -180,11 +185,11 @@ def test_created_variables() -> None:
     with fresh_programs() as (main, startup):
         assert layers.create_tensor("int64").name == "create_tensor_0"
         assert layers.create_parameter([2], "float32", name="mine").name == "mine"
-        assert layers.create_parameter([2], "float32").name == "create_parameter_1.w_0"
+        assert layers.create_parameter([2], "float32").name == "create_parameter_0.w_0"
         total = layers.create_global_var([1], 1.5, "float32", persistable=True, name="total")
         assert (total.persistable, total.stop_gradient) == (True, True)
         assert layers.create_global_var([1], 0.0, "float32").name == "_generated_var_0"
-        assert op_lines(startup)[1] == "fill_constant() -> (Out=[total]) {shape=[1], value=1.5}"
+        assert "fill_constant() -> (Out=[total]) {shape=[1], value=1.5}" in op_lines(startup)
         assert not main.desc.root.ops
 
 
@@ -209,9 +214,13 @@ def test_data_rules() -> None:
     [
         (lambda x, i: layers.relu(i), DtypeError, ["relu", "'i'", "int64", "test_layers_math.py"]),
         (lambda x, i: layers.relu([x]), ProgramError, ["relu", "'x'", "list"]),
-        (lambda x, i: layers.elementwise_add(x, i), DtypeError, ["'x' is float32", "'i' is int64"]),
+        (layers.elementwise_add, DtypeError, ["'x' is float32", "'i' is int64"]),
         (lambda x, i: layers.elementwise_add(x, 1.0), ProgramError, ["elementwise_add", "'y'", "float"]),
-        (lambda x, i: layers.elementwise_add(x, layers.fill_constant([5], "float32", 1.0)), ShapeError, ["elementwise_add"]),
+        (
+            lambda x, i: layers.elementwise_add(x, layers.fill_constant([5], "float32", 1.0)),
+            ShapeError,
+            ["elementwise_add"],
+        ),
         (lambda x, i: layers.concat([x, i]), DtypeError, ["concat", "'i' is int64"]),
         (lambda x, i: layers.concat([]), ProgramError, ["concat", "empty"]),
         (lambda x, i: layers.matmul(x, layers.reduce_sum(x)), ShapeError, ["matmul"]),

@@ -131,7 +131,7 @@ def test_comparisons_are_bool_and_variables_hash_by_identity() -> None:
     [
         (lambda x, y, i: i + 1.5, DtypeError, ["'i' is int64", "1.5", "test_layers_math_op.py"]),
         (lambda x, y, i: x / 0, ProgramError, ["'x' is divided by 0"]),
-        (lambda x, y, i: x + [1.0], ProgramError, ["'x'", "list"]),
+        (lambda x, y, i: x + "1", ProgramError, ["'x'", "str"]),
         (lambda x, y, i: x + np.ones(3, np.float32), ProgramError, ["'x'", "ndarray", "layers.assign"]),
     ],
 )

@@ -201,7 +201,7 @@ def test_declarations_are_checked_all_at_once() -> None:
 def test_a_program_with_an_unknown_op_is_refused_before_anything_runs() -> None:
     program, listen, scope = pserver_program()
     program.blocks[2].ops.append(Operator("rm_rf"))
-    with pytest.raises(ProgramError, match="'rm_rf'.*unknown op"):
+    with pytest.raises(ProgramError, match=r"'rm_rf'.*unknown op"):
         Host(program, listen, scope)
     assert len(scope.get("emb")) == 0
 
@@ -233,7 +233,7 @@ def test_absurd_size_and_depth_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_without_the_startup_program_there_is_nothing_to_serve() -> None:
     program, listen, _ = pserver_program()
-    with pytest.raises(UninitializedError, match="'w'.*startup program"):
+    with pytest.raises(UninitializedError, match=r"'w'.*startup program"):
         Host(program, listen, Scope())
 
 

@@ -11,7 +11,10 @@ import pytest
 
 from fluidlite import clip, framework, initializer, layers, optimizer, regularizer
 from fluidlite.input import embedding as embedding_v2
+from fluidlite.layers import learning_rate_scheduler as rates
 from fluidlite.param_attr import ParamAttr
+from fluidlite.transpiler.placement import HashName
+from fluidlite.transpiler.plan import Options
 from fluidlite.values.lod import LoDTensor
 from tests.transpiled_job import LocalRun, Model, Net, TranspiledRun
 
@@ -147,7 +150,9 @@ def test_clips_with_one_trainer(name: str, kind: str) -> None:
     check_against_local(clipped(kind, name), feeds(4), servers=3)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("value", "table"), ("value", "dense"), ("norm", "dense"), ("norm", "sparse")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("value", "table"), ("value", "dense"), ("norm", "dense"), ("norm", "sparse")]
+)
 def test_clips_of_averaged_gradients(name: str, kind: str) -> None:
     model = clipped(kind, name)
     local = LocalRun(model)
@@ -168,10 +173,10 @@ def test_regularisation(kind: str, decay: Any) -> None:
 
 
 SCHEDULES: dict[str, Callable[[], Any]] = {
-    "exponential": lambda: layers.exponential_decay(0.1, 2, 0.5),
-    "piecewise": lambda: layers.piecewise_decay([1, 3], [0.1, 0.05, 0.01]),
-    "polynomial cycle": lambda: layers.polynomial_decay(0.1, 3, 0.01, power=2.0, cycle=True),
-    "warmup": lambda: layers.linear_lr_warmup(0.1, 3, 0.0, 0.1),
+    "exponential": lambda: rates.exponential_decay(0.1, 2, 0.5),
+    "piecewise": lambda: rates.piecewise_decay([1, 3], [0.1, 0.05, 0.01]),
+    "polynomial cycle": lambda: rates.polynomial_decay(0.1, 3, 0.01, power=2.0, cycle=True),
+    "warmup": lambda: rates.linear_lr_warmup(0.1, 3, 0.0, 0.1),
 }
 
 
@@ -187,7 +192,7 @@ def test_B005_a_table_with_a_rate_of_its_own() -> None:
         attr = ParamAttr(name="emb", learning_rate=0.5, initializer=initializer.Uniform(-0.5, 0.5, seed=3))
         vec = layers.embedding(ids, [9, 2], is_sparse=True, is_distributed=True, param_attr=attr)
         loss = layers.mean(layers.square(vec))
-        optimizer.SGD(layers.exponential_decay(0.5, 1, 0.5)).minimize(loss)
+        optimizer.SGD(rates.exponential_decay(0.5, 1, 0.5)).minimize(loss)
         return loss
 
     steps = [{"user": feed["user"] % 9} for feed in feeds(4)]
@@ -204,7 +209,10 @@ def test_B003_B011_two_tables_over_lod_and_dense_ids() -> None:
         optimizer.Adagrad(0.1).minimize(loss)
         return loss
 
-    bags = [LoDTensor(np.array([[1], [3], [1], [2**40]]), ((0, 1, 1, 4),)), LoDTensor(np.zeros((0, 1), np.int64), ((0, 0, 0, 0),))]
+    bags = [
+        LoDTensor(np.array([[1], [3], [1], [2**40]]), ((0, 1, 1, 4),)),
+        LoDTensor(np.zeros((0, 1), np.int64), ((0, 0, 0, 0),)),
+    ]
     steps = [{"bag": bag, "item": np.array([[3], [-5], [1]])} for bag in bags]
     check_against_local(Model(net), steps, servers=3)
 

@@ -112,7 +112,13 @@ def test_answers_come_in_the_order_of_requests_over_all_servers(make: Make) -> N
         port.assign(endpoint, "emb", SelectedRows(np.array([index]), np.full((1, 2), 10.0 + index), 0))
     a, b, c = cluster.endpoints
     answers = port.pull(
-        [DenseRequest(c, "w"), ids_request(a, [0, 1, 0]), DenseRequest(a, "w"), TableRequest(b, "emb"), ids_request(b, [])]
+        [
+            DenseRequest(c, "w"),
+            ids_request(a, [0, 1, 0]),
+            DenseRequest(a, "w"),
+            TableRequest(b, "emb"),
+            ids_request(b, []),
+        ]
     )
     np.testing.assert_array_equal(answers[0], [2.0] * 3)
     np.testing.assert_array_equal(answers[1], [[10, 10], [0, 0], [10, 10]])

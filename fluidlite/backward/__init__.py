@@ -56,8 +56,11 @@ def append_backward(
     ops = path.find_path(block.desc, [loss.name], wanted, stopped, only_wanted=False)
     start = _fresh(block, names.grad(loss.name))
     plan = _plan(block, ops, {loss.name: start}, stopped)
-    _refuse_untrainable(plan, ops, loss, stopped)
-
+    if not plan.ops:
+        raise GradientError(
+            f"the loss {loss.name!r} depends on nothing that can be trained: what its op reads has stop_gradient, an "
+            f"integer dtype, or is in no_grad_set ({_origin_of(loss)})"
+        )
     _mark_loss(loss)
     _append(block, _ones(block, loss.name, start), OpRole.BACKWARD | OpRole.LOSS, {start: loss.name})
     _append_all(block, plan, callbacks or ())
@@ -175,18 +178,6 @@ def _plan(
     return grad_ops.accumulate(kept, starting, grad_names.source, block.idx)
 
 
-def _refuse_untrainable(
-    plan: grad_ops.BackwardOps, ops: Sequence[ir.Operator], loss: Variable, stopped: set[str]
-) -> None:
-    """The way back must end somewhere: at a parameter, or at least at an input whose gradient may flow."""
-    computed = {loss.name, *stopped, *(name for op in ops for name in op.output_arguments())}
-    if computed.issuperset(plan.final):
-        raise GradientError(
-            f"the loss {loss.name!r} depends on nothing that can be trained: all ways back end at variables with "
-            f"stop_gradient, of an integer dtype, or in no_grad_set ({_origin_of(loss)})"
-        )
-
-
 def _mark_loss(loss: Variable) -> None:
     op = loss.op
     assert op is not None
@@ -218,7 +209,7 @@ def _start_of(block: Block, target: Variable, given: Variable | None) -> str:
 
 def _append_ones_like(block: Block, target: Variable, gradient: str) -> None:
     shape = names.shape_of(target.name)
-    block.create_var(shape, dtype="int32", shape=[len(target.shape)], stop_gradient=True)
+    block.create_var(shape, dtype="int32", shape=[len(target.shape)])
     read = ir.Operator("shape", inputs={"Input": [target.name]}, outputs={"Out": [shape]}, origin=_origin_of(target))
     _append(block, read, OpRole.BACKWARD, {})
     _append(block, _ones(block, target.name, gradient, shape), OpRole.BACKWARD, {gradient: target.name})
@@ -241,16 +232,26 @@ def _append_all(block: Block, plan: grad_ops.BackwardOps, callbacks: Sequence[Ca
 
 
 def _append(block: Block, op: ir.Operator, role: OpRole, source: Mapping[str, str]) -> None:
-    """Append an op, declaring its new outputs like the variables that they are gradients of."""
+    """Append an op; outputs that are new gradients are declared like their variables, as far as the op leaves it open."""
     program = block.program.desc
     op.attrs["op_role"] = registry.coerce_attr(ir.AttrType.INT, int(role))
+    new: list[tuple[ir.Variable, ir.Variable]] = []
     for name in op.output_arguments():
-        forward = block.find_var(source[name]).desc if name in source else None
-        if program.find_var(name, block.desc) is None and forward is not None:
+        if name in source and program.find_var(name, block.desc) is None:
+            forward = block.find_var(source[name]).desc
             var = ir.Variable(name, dtype=forward.dtype, shape=forward.shape)
-            edit.add_var(program, block.desc, var)
+            new.append((edit.add_var(program, block.desc, var), forward))
     edit.append_op(program, block.desc, op)
     infer_op(program, block.desc, op)
+    for var, forward in new:
+        var.shape = _filled_in(var.shape, forward.shape)
+
+
+def _filled_in(inferred: tuple[int, ...] | None, forward: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """A gradient's shape with the dimensions that only its variable knows."""
+    if inferred is None or forward is None or len(inferred) != len(forward):
+        return inferred
+    return tuple(known if dim < 0 else dim for dim, known in zip(inferred, forward, strict=True))
 
 
 def _note_pair(block: Block, param: str, gradient: str) -> None:

@@ -17,11 +17,11 @@ SCRIPT: Final = Path(__file__).with_name("wide_deep.py")
 _STEP: Final = re.compile(r"step (\d+)/(\d+) loss (\S+) examples/s (\d+)")
 _NEXT: Final = """\
 What to look at next
-  {out}/model/__model__        the saved program: fluidlite show {out}/model/__model__
-  {out}/train.program          what training ran: fluidlite transpile {out}/train.program --after split_dense_gradients
-  {out}/persistables           every parameter and table, one file each, in Fluid's format
-  fluidlite/demo/wide_deep.py  the whole script; run it alone, or: fluidlite launch --pservers 2 --trainers 2 ...
-  docs/one_id.md               the way of one id from the feed to a row on a server and back"""
+  fluidlite show {out}/model/__model__    the program saved for inference
+  fluidlite transpile {out}/main.program {out}/startup.program --after lower_lookups    what a pass makes of it
+  ls {out}/persistables    every parameter, accumulator and table, in Fluid's format
+  fluidlite/demo/wide_deep.py    the whole script; it runs alone too, and under fluidlite launch
+  docs/one_id.md    the way of one id from the feed to its row on a server and back"""
 
 
 class Board:

@@ -37,6 +37,16 @@ from fluidlite.layers.control_flow import (
 )
 from fluidlite.layers.conv import conv2d, pool2d
 from fluidlite.layers.io import data
+from fluidlite.layers.learning_rate_scheduler import (
+    cosine_decay,
+    exponential_decay,
+    inverse_time_decay,
+    linear_lr_warmup,
+    natural_exp_decay,
+    noam_decay,
+    piecewise_decay,
+    polynomial_decay,
+)
 from fluidlite.layers.loss import (
     bpr_loss,
     cross_entropy,
@@ -200,7 +210,6 @@ from fluidlite.layers.tensor import (
     zeros_like,
 )
 
-
 __all__ = [
     "ConditionalBlock",
     "Print",
@@ -231,6 +240,7 @@ __all__ = [
     "conv2d",
     "cos",
     "cos_sim",
+    "cosine_decay",
     "create_array",
     "create_global_var",
     "create_parameter",
@@ -259,6 +269,7 @@ __all__ = [
     "exp",
     "expand",
     "expand_as",
+    "exponential_decay",
     "fc",
     "fill_constant",
     "fill_constant_batch_size_like",
@@ -281,6 +292,7 @@ __all__ = [
     "hsigmoid",
     "huber_loss",
     "increment",
+    "inverse_time_decay",
     "is_empty",
     "isfinite",
     "kldiv_loss",
@@ -291,6 +303,7 @@ __all__ = [
     "less_equal",
     "less_than",
     "linear_chain_crf",
+    "linear_lr_warmup",
     "lod_append",
     "lod_reset",
     "log",
@@ -310,12 +323,16 @@ __all__ = [
     "mse_loss",
     "mul",
     "multiplex",
+    "natural_exp_decay",
     "nce",
+    "noam_decay",
     "not_equal",
     "one_hot",
     "ones",
     "ones_like",
     "pad",
+    "piecewise_decay",
+    "polynomial_decay",
     "pool2d",
     "pow",
     "prelu",

@@ -73,7 +73,7 @@ def _operator(name: str, op_type: str, reflected: bool = False) -> Method:
                 return scaled(self, *scale_of(float(other)))
         operand = _operand(self, name, other, like_self=reflected)
         left, right = (operand, self) if reflected else (self, operand)
-        return _append(self, op_type, {"X": left, "Y": right}, self.dtype, {"axis": _axis(right)})
+        return _append(self, op_type, {"X": left, "Y": right}, self.dtype, {"axis": _axis(left, right)})
 
     method.__name__ = f"__{name}__"
     method.__doc__ = f"Append `{op_type}` (see `fluidlite.layers.math_op`)."
@@ -129,9 +129,11 @@ def _constant(var: Variable, number: float, like_self: bool) -> Variable:
     return result
 
 
-def _axis(right: Variable) -> int:
-    """Fluid's rule: align at the batch dimension when the right operand has one."""
-    return 0 if right.shape and right.shape[0] == -1 else -1
+def _axis(left: Variable, right: Variable) -> int:
+    """Fluid's rule: align at the batch dimension when the right operand has one. (Where the left operand has fewer
+    dimensions Fluid fails when the program runs; they are aligned at the end.)"""
+    has_batch = bool(right.shape) and right.shape[0] == -1
+    return 0 if has_batch and len(left.shape) >= len(right.shape) else -1
 
 
 def scaled(var: Variable, scale: float, bias: float) -> Variable:

@@ -32,7 +32,7 @@ register(
 that no Cond is empty. ``Input`` and ``Out`` name what the block reads and writes of its surroundings; where it does
 not run, Out stays as it is. It has no gradient.
 """,
-    inputs=["Cond*", "Input*"],
+    inputs=["Cond*", "Input*?"],
     outputs=["Out*", "Scope"],
     attrs={
         "sub_block": block_attr("the block to run"),

@@ -17,6 +17,7 @@ from fluidlite.core.ir import Operator
 from fluidlite.dtypes import Array
 from fluidlite.ops.broadcast import infer_broadcast, operands, sum_to
 from fluidlite.ops.context import KernelContext
+from fluidlite.ops.elementwise_mul_grad_grad import make_mul_grad_grad
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import grads_like_forward
 from fluidlite.ops.registry import Case, Kernel, int_attr, register, string_attr
@@ -235,6 +236,7 @@ def _register(spec: Elementwise) -> None:
             attrs=_ATTRS,
             infer=grads_like_forward,
             kernel=_grad_kernel(spec),
+            grad=make_mul_grad_grad if spec.name == "mul" else None,
             share_lod="X",
         )
 

@@ -13,6 +13,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext, like
 from fluidlite.ops.initial import TABLE_ATTRS, infer_batch_size_like, infer_initial, new_table, replaced
 from fluidlite.ops.registry import (
+    REQUIRED,
     AttrSpec,
     Case,
     bool_attr,
@@ -187,7 +188,7 @@ register(
     doc="Out = `shape` full of one number, with dimension output_dim_idx as large as dimension input_dim_idx of Input.",
     inputs=["Input"],
     outputs=["Out"],
-    attrs={**_VALUE_ATTRS, "shape": ints_attr(), "input_dim_idx": int_attr(0), "output_dim_idx": int_attr(0)},
+    attrs={**_VALUE_ATTRS, "shape": ints_attr(REQUIRED), "input_dim_idx": int_attr(0), "output_dim_idx": int_attr(0)},
     infer=infer_batch_size_like,
     kernel=fill_constant_batch_size_like,
     takes_lod=True,
@@ -236,7 +237,7 @@ register(
     inputs=[],
     outputs=["Out"],
     attrs={
-        "shape": ints_attr(),
+        "shape": ints_attr(REQUIRED),
         "dtype": int_attr(doc="VarType number"),
         "bool_values": ints_attr(),
         "fp32_values": floats_attr(),

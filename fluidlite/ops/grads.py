@@ -16,8 +16,10 @@ def arguments(op: Operator, name: str) -> list[str]:
     return [names.grad(argument) for argument in forward] if base != name else list(forward)
 
 
-def maker(inputs: Sequence[str], outputs: Sequence[str], type: str | None = None) -> GradMaker:
+def maker(inputs: Sequence[str], outputs: Sequence[str], type: str | None = None, *, attrs: bool = True) -> GradMaker:
     """The usual gradient: one op ``<type>_grad`` with the given inputs and outputs and the forward op's attributes.
+
+    ``attrs`` False leaves these out, the name scope included, where Fluid's op does.
 
     >>> maker(["Out", "Out@GRAD"], ["X@GRAD"])   # relu_grad: Out, Out@GRAD -> X@GRAD
     """
@@ -28,7 +30,7 @@ def maker(inputs: Sequence[str], outputs: Sequence[str], type: str | None = None
                 type=type or f"{op.type}_grad",
                 inputs={name: found for name in inputs if (found := arguments(op, name))},
                 outputs={name: found for name in outputs if (found := arguments(op, name))},
-                attrs=without_role(op),
+                attrs=without_role(op) if attrs else {},
                 origin=op.origin,
             )
         ]

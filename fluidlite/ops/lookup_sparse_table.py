@@ -61,6 +61,7 @@ register(
     },
     infer=_infer,
     kernel=lookup_sparse_table,
+    share_lod="Ids",
     sparse=("W",),
     cases=(
         Case(

@@ -10,7 +10,7 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.infer import grads_like_forward, like
+from fluidlite.ops.infer import InferContext, like
 from fluidlite.ops.registry import Case, register, string_attr
 from fluidlite.ops.segments import array_of, reduce_segments, sequences
 from fluidlite.values.lod import LoDTensor
@@ -34,6 +34,10 @@ def sequence_softmax_grad(ctx: KernelContext, Out: Any, Out_GRAD: Any) -> Array:
     mean = reduce_segments(np.add, bags.rows * upstream, bags.offsets, 0)
     grad: Array = bags.rows * (upstream - mean[bags.owners])
     return grad
+
+
+def _infer_grad(ctx: InferContext) -> None:
+    ctx.set("X@GRAD", ctx.shape("X"), ctx.input("X").dtype)
 
 
 register(
@@ -62,7 +66,7 @@ register(
     inputs=["Out", "Out@GRAD", "X"],
     outputs=["X@GRAD"],
     attrs=_ATTRS,
-    infer=grads_like_forward,
+    infer=_infer_grad,
     kernel=sequence_softmax_grad,
     share_lod="X",
     takes_lod=True,

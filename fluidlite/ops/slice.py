@@ -12,11 +12,11 @@ from fluidlite.errors import ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
-from fluidlite.ops.registry import Case, ints_attr, register
+from fluidlite.ops.registry import REQUIRED, Case, ints_attr, register
 from fluidlite.ops.shapes import Shape, axis_in, given, set_like
 
 _ATTRS: Final = {
-    "axes": ints_attr(doc="the axes to cut"),
+    "axes": ints_attr(REQUIRED, "the axes to cut"),
     "starts": ints_attr(doc="first index per axis; negative ones count from the end"),
     "ends": ints_attr(doc="index after the last one per axis; beyond the end means the end"),
     "infer_flags": ints_attr(doc="-1 for an axis whose bounds come from a tensor"),

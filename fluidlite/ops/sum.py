@@ -64,7 +64,7 @@ def _infer(ctx: InferContext) -> None:
     if not given:
         raise ctx.error("needs at least one X")
     dense = [var for var in given if var.kind is not VarKind.SELECTED_ROWS]
-    like = next((var for var in given if var.shape is not None), given[0])
+    like = next((var for var in given if var.shape is not None and 0 not in var.shape), given[0])
     for var in given:
         if var.dtype != like.dtype:
             raise DtypeError(f"op 'sum': X holds {like.dtype} and {var.dtype} ({ctx.op.origin})")
@@ -91,7 +91,7 @@ _A, _B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[10.0, 20.0], [30.0, 40.0
 
 
 def _rows(ids: list[int], *values: float) -> SelectedRows:
-    return SelectedRows(np.array(ids, np.int64), np.array(values).reshape(-1, 1), 6)
+    return SelectedRows(np.array(ids, np.int64), np.array(values, np.float64).reshape(-1, 1), 6)
 
 
 register(

@@ -11,11 +11,11 @@ from fluidlite.dtypes import Array
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
-from fluidlite.ops.registry import Case, ints_attr, register, string_attr
+from fluidlite.ops.registry import REQUIRED, Case, ints_attr, register, string_attr
 from fluidlite.ops.shapes import infer_restored, set_like, set_xshape, xshape
 
 _ATTRS: Final = {
-    "axis": ints_attr(doc="axis i of Out is axis axis[i] of X"),
+    "axis": ints_attr(REQUIRED, "axis i of Out is axis axis[i] of X"),
     "data_format": string_attr("AnyLayout"),
 }
 

@@ -301,6 +301,6 @@ def _begin(start: Callable[[_Peer], Pending[T]], peer: _Peer) -> Pending[T]:
 
 def _located(error: RemoteError, verb: str, endpoint: str) -> RemoteError:
     """The same error, naming verb and server."""
-    if endpoint not in str(error):
+    if f" at pserver {endpoint}: " not in str(error):
         error.args = (f"{verb} at pserver {endpoint}: {error}",)
     return error

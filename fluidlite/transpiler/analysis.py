@@ -46,7 +46,13 @@ ELEMENTWISE: Final = frozenset(
     }
 )
 #: computed row by row: right on the part of a sparse gradient that one server gets
-ROW_BY_ROW: Final = ELEMENTWISE | {"extract_rows", "merge_selected_rows", *LOOKUPS}
+ROW_BY_ROW: Final = ELEMENTWISE | {
+    "extract_rows",
+    "lookup_sparse_table",
+    "merge_selected_rows",
+    *LOOKUPS,
+    *LOOKUP_GRADS,
+}
 
 
 def is_optimizer(op: Operator) -> bool:

@@ -137,7 +137,7 @@ def _table_users(program: Program, updates: Updates, name: str, chain: Chain | N
 def _is_lookup_of(op: Operator, name: str) -> bool:
     others = (argument for key, arguments in op.inputs.items() if key != "W" for argument in arguments)
     return (
-        op.type in (*LOOKUPS, *LOOKUP_GRADS)
+        op.type in ("lookup_sparse_table", *LOOKUPS, *LOOKUP_GRADS)
         and op.inputs.get("W") == [name]
         and name not in others
         and name not in op.output_arguments()

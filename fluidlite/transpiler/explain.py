@@ -30,6 +30,11 @@ def pass_names(role: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.__name__ for step in (*main, *startup)))
 
 
+def last_pass(role: str) -> str:
+    """The last pass of a role's main program: what it leaves is the result."""
+    return _passes(role)[0][-1].__name__
+
+
 def after(program: Program, startup: Program, plan: Plan, role: str, pass_name: str) -> str:
     """The text of the program that a pass leaves behind; both programs' when the pass works on both.
 

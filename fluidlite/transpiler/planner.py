@@ -132,8 +132,6 @@ def _why_whole(main: Program, chain: Chain, options: Options) -> str:
 
 def _why_copied(main: Program, updates: Updates, chain: Chain) -> str:
     """Why trainers need a copy of a parameter that is looked up sparsely, "" when rows are enough."""
-    if not is_sparse_var(main, chain.gradient):
-        return f"its gradient {chain.gradient!r} is dense"
     moved = {id(main.root.ops[p]) for p in chain.on_server if p not in updates.on_trainer}
     for block, op in users(main, chain.param):
         if id(op) in moved:
@@ -142,7 +140,7 @@ def _why_copied(main: Program, updates: Updates, chain: Chain) -> str:
             return f"{place_of(op)} in block {block.idx} uses it"
         if op.type not in (*LOOKUPS, *LOOKUP_GRADS) or not op.attr("is_sparse", default=False):
             return f"{place_of(op)} uses it"
-    return ""
+    return "" if is_sparse_var(main, chain.gradient) else f"its gradient {chain.gradient!r} is dense"
 
 
 def _spread(main: Program, drafts: Sequence[_Draft], cluster: Cluster, options: Options) -> tuple[DenseParam, ...]:

@@ -92,15 +92,26 @@ def opened(path: Path, what: str) -> Iterator[BufferedIOBase]:
 def into_table(current: Any, value: Saved) -> Any:
     """What a variable that held ``current`` holds once ``value`` is loaded.
 
-    A table forgets its rows and takes those of the file, keeping its initialiser and accumulators; an accumulator of a
-    table takes its values. Anything else is replaced by the value.
+    A table forgets its rows and takes those of the file; like those of a dense parameter, the accumulators of rows that
+    were there before stay. An accumulator of a table takes its values. Anything else is replaced by the value.
     """
     if not isinstance(current, (SparseTable, TableColumn)) or not isinstance(value, SelectedRows):
         return value
+    rows = SelectedRows(value.rows, value.value[: len(value.rows)], value.height)
     if isinstance(current, SparseTable):
-        current.clear()
-    current.load(value)
+        _replace_rows(current, rows)
+    else:
+        current.load(rows)
     return current
+
+
+def _replace_rows(table: SparseTable, rows: SelectedRows) -> None:
+    state = [(column, column.export()) for column in table.columns]
+    table.clear()
+    table.load(rows)
+    for column, before in state:
+        stay = np.isin(before.rows, rows.rows)
+        column.load(SelectedRows(before.rows[stay], before.value[stay], before.height))
 
 
 def _as_fp16(value: Any) -> Any:

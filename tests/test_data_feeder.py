@@ -1,0 +1,151 @@
+"""DataFeeder, create_lod_tensor and create_random_int_lodtensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.errors import FeedError, ShapeError
+from tests.frontend import fresh_programs
+from tests.golden_programs import Snippet
+from tests.shared_data import golden_json
+
+
+@pytest.fixture(autouse=True)
+def _own_programs() -> Iterator[None]:
+    with fresh_programs():
+        yield
+
+
+def feeder(*feed_list: Any) -> fluid.DataFeeder:
+    return fluid.DataFeeder(feed_list, fluid.CPUPlace())
+
+
+def test_golden_data_feeder(tmp_path: Path) -> None:
+    described = golden_json("programs", "data_feeder.json")
+    assert Snippet(described["text"], str(tmp_path)).names["results"] == described["results"]
+
+
+def test_numbers_and_flat_rows_take_the_declared_shape() -> None:
+    label = fluid.data("label", [None, 1], "int64")
+    image = fluid.data("image", [None, 1, 2, 2])
+    fed = feeder(label, image).feed([(3, [1, 2, 3, 4]), (5, np.zeros(4))])
+    assert fed["label"].array.tolist() == [[3], [5]]
+    assert fed["image"].array.shape == (2, 1, 2, 2)
+    assert fed["image"].array.dtype == np.float32
+
+
+def test_two_unknown_dimensions_are_left_alone() -> None:
+    fluid.data("x", [None, None, 2])
+    assert feeder("x").feed([([1.0, 2.0],)])["x"].shape() == [1, 2]
+
+
+def test_sequences_are_flattened_and_their_lengths_kept() -> None:
+    words = fluid.data("words", [None, 1], "int64", lod_level=1)
+    deep = fluid.data("deep", [None, 1], "int64", lod_level=2)
+    fed = feeder(words, deep).feed([([7, 8], [[1], [2, 3]]), ([], [[4]]), ([6], [])])
+    assert fed["words"].recursive_sequence_lengths() == [[2, 0, 1]]
+    assert fed["words"].array.tolist() == [[7], [8], [6]]
+    assert fed["deep"].recursive_sequence_lengths() == [[2, 1, 0], [1, 2, 1]]
+    assert fed["deep"].array.tolist() == [[1], [2], [3], [4]]
+
+
+def test_only_empty_sequences() -> None:
+    words = fluid.data("words", [None, 1], "int64", lod_level=1)
+    fed = feeder(words).feed([([],), ([],)])["words"]
+    assert (fed.shape(), fed.recursive_sequence_lengths()) == ([0, 1], [[0, 0]])
+
+
+def test_sequences_of_vectors() -> None:
+    steps = fluid.data("steps", [None, 2], lod_level=1)
+    fed = feeder(steps).feed([(np.ones((3, 2)),), ([[5, 6]],)])["steps"]
+    assert fed.shape() == [4, 2]
+    assert fed.array[3].tolist() == [5.0, 6.0]
+
+
+def test_unsigned_hashes_keep_their_bits() -> None:
+    ids = fluid.data("ids", [None, 1], "int64")
+    fed = feeder(ids).feed([(2**63 + 1,), (7,)])["ids"].array
+    assert fed.view(np.uint64).tolist() == [[2**63 + 1], [7]]
+
+
+def test_names_belong_to_the_given_program() -> None:
+    other = fluid.Program()
+    with fluid.program_guard(other):
+        fluid.data("inner", [None, 1])
+    assert fluid.DataFeeder(["inner"], program=other).feed([(1.0,)])["inner"].shape() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(1, 2)], "row 0 has 2 entries, but 1 variables are fed: x"),
+        ([([1.0, 2.0],), ([1.0],)], r"the rows do not fit variable 'x' \(float32 \[-1, 2\], lod_level 0\)"),
+        ([("a",)], "do not fit variable 'x'"),
+        ([(1.0,)], "do not fit variable 'x'"),
+    ],
+)
+def test_rows_that_do_not_fit_name_the_variable(rows: Any, message: str) -> None:
+    fluid.data("x", [None, 2])
+    with pytest.raises(FeedError, match=message):
+        feeder("x").feed(rows)
+
+
+def test_C36_a_sequence_variable_needs_sequences() -> None:
+    fluid.data("words", [None, 1], "int64", lod_level=1)
+    with pytest.raises(FeedError, match="'words'"):
+        feeder("words").feed([(3,)])
+
+
+def test_readers_and_places() -> None:
+    fluid.data("x", [None, 1])
+    batches = [[(1.0,)], [(2.0,), (3.0,)], [(4.0,)]]
+    one = list(feeder("x").decorate_reader(lambda: batches)())
+    assert [feed["x"].shape() for feed in one] == [[1, 1], [2, 1], [1, 1]]
+    grouped = feeder("x").decorate_reader(lambda: batches, multi_devices=True, num_places=2)
+    assert [len(group) for group in grouped()] == [2]
+    with pytest.raises(FeedError, match="last 1 batches do not fill 2 places"):
+        list(feeder("x").decorate_reader(lambda: batches, multi_devices=True, num_places=2, drop_last=False)())
+    assert len(list(feeder("x").feed_parallel(batches, 3))) == 3
+    with pytest.raises(FeedError, match="3 batches for 2 places"):
+        feeder("x").feed_parallel(batches, 2)
+
+
+def test_create_lod_tensor() -> None:
+    place = fluid.CPUPlace()
+    array = np.arange(6, dtype=np.float32).reshape(3, 2)
+    tensor = fluid.create_lod_tensor(array, [[2, 1]], place)
+    assert tensor.lod == ((0, 2, 3),)
+    array[0] = 9
+    assert tensor.array[0, 0] == 0
+    assert fluid.create_lod_tensor(tensor, [[1, 1], [1, 2]], place).lod == ((0, 1, 2), (0, 1, 3))
+    ids = fluid.create_lod_tensor([[1, 2], [], [3]], [[2, 0, 1]], place)
+    assert (ids.array.tolist(), ids.array.dtype) == ([[1], [2], [3]], np.int64)
+
+
+def test_C36_lengths_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(
+        ShapeError, match=r"the lists have lengths \[2\], but recursive_seq_lens ends with \[\[1, 1\]\]"
+    ):
+        fluid.create_lod_tensor([[1, 2]], [[1, 1]])
+    with pytest.raises(ShapeError, match="ends at 3 but there are 2 units"):
+        fluid.create_lod_tensor(np.zeros((2, 1)), [[2, 1]])
+    with pytest.raises(ShapeError, match="negative length"):
+        fluid.create_lod_tensor(np.zeros((2, 1)), [[3, -1]])
+
+
+def test_random_lod_tensors_repeat_under_a_seed() -> None:
+    def make() -> Any:
+        np.random.seed(4)  # noqa: NPY002 (as scripts do)
+        return fluid.create_random_int_lodtensor([[2, 3]], [1], fluid.CPUPlace(), low=0, high=3)
+
+    tensor = make()
+    assert (tensor.shape(), tensor.lod) == ([5, 1], ((0, 2, 5),))
+    assert tensor.array.dtype == np.int64
+    assert set(tensor.array.ravel().tolist()) <= {0, 1, 2, 3}
+    np.testing.assert_array_equal(make().array, tensor.array)

@@ -1,0 +1,203 @@
+"""Saving and loading through servers: the files of a job are those of a local run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.errors import ProgramError, ShapeError
+from fluidlite.transpiler.plan import Held, Piece, Storage
+from fluidlite.values import files
+from fluidlite.values.selected_rows import SelectedRows
+from tests.frontend import fresh_programs
+
+IDS = np.array([[3], [2**62], [-5], [3], [8]], np.int64)
+FEED = {"ids": IDS, "words": np.array([[1], [5], [0], [1], [6]]), "y": np.ones((5, 1), np.float32)}
+
+
+@pytest.fixture(autouse=True)
+def _own_programs() -> Iterator[None]:
+    with fresh_programs():
+        yield
+
+
+def build() -> SimpleNamespace:
+    """A table, a row-fetched sparse parameter, and dense layers that are cut; adam with a decaying rate."""
+    ids, words = fluid.data("ids", [None, 1], "int64"), fluid.data("words", [None, 1], "int64")
+    table_attr = fluid.ParamAttr(name="emb", initializer=fluid.initializer.Uniform(-1.0, 1.0, seed=3))
+    table = fluid.layers.embedding(ids, [10**9, 4], is_sparse=True, is_distributed=True, param_attr=table_attr)
+    sparse = fluid.layers.embedding(words, [7, 3], is_sparse=True, param_attr=fluid.ParamAttr(name="words_w"))
+    hidden = fluid.layers.fc(fluid.layers.concat([table, sparse], axis=1), 6, act="tanh")
+    predict = fluid.layers.fc(hidden, 1)
+    test_program = fluid.default_main_program().clone(for_test=True)
+    y = fluid.data("y", [None, 1])
+    loss = fluid.layers.mean(fluid.layers.square_error_cost(predict, y))
+    fluid.optimizer.Adam(fluid.layers.exponential_decay(0.1, 2, 0.5)).minimize(loss)
+    fluid.default_startup_program().random_seed = 5
+    return SimpleNamespace(predict=predict, loss=loss, test_program=test_program)
+
+
+def run_locally(net: SimpleNamespace, steps: int, folder: Path, *, load: Path | None = None) -> list[Any]:
+    """Train in one process, save, and return the losses."""
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        if load is not None:
+            fluid.io.load_persistables(exe, load)
+        losses = [exe.run(feed=FEED, fetch_list=[net.loss])[0] for _ in range(steps)]
+        fluid.io.save_persistables(exe, folder)
+    return losses
+
+
+def cluster(pservers: int = 2, trainers: int = 1) -> fluid.LocalCluster:
+    config = fluid.DistributeTranspilerConfig()
+    config.min_block_size = 1
+    return fluid.LocalCluster(
+        fluid.default_main_program(), fluid.default_startup_program(), pservers, trainers, config=config
+    )
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Variable name -> array, or of a table its rows sorted by id."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        value = files.load(path, path.name)
+        if isinstance(value, SelectedRows):
+            order = np.argsort(value.rows)
+            value = (value.rows[order].tolist(), value.value[order].tolist(), value.height)
+        found[path.name] = value
+    return found
+
+
+def assert_same_files(actual: Path, expected: Path) -> None:
+    mine, theirs = contents(actual), contents(expected)
+    assert list(mine) == list(theirs)
+    for name, value in theirs.items():
+        np.testing.assert_equal(mine[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("pservers", [1, 3])
+def test_K14_B091_a_job_saves_the_files_of_a_local_run(pservers: int, tmp_path: Path) -> None:
+    net = build()
+    run_locally(net, 3, tmp_path / "local")
+    with cluster(pservers) as job:
+        trainer = job.trainers[0]
+        for _ in range(3):
+            job.run([FEED])
+        with fluid.scope_guard(trainer.scope):
+            fluid.io.save_persistables(trainer.executor, tmp_path / "job", trainer.main)
+    assert_same_files(tmp_path / "job", tmp_path / "local")
+
+
+def test_a_job_goes_on_from_the_files_of_another(tmp_path: Path) -> None:
+    net = build()
+    run_locally(net, 3, tmp_path / "before")
+    expected = run_locally(net, 2, tmp_path / "local", load=tmp_path / "before")
+    with cluster(2) as job:
+        trainer = job.trainers[0]
+        with fluid.scope_guard(trainer.scope):
+            fluid.io.load_persistables(trainer.executor, tmp_path / "before", trainer.main)
+            losses = [job.run([FEED], [net.loss])[0][0] for _ in range(2)]
+            fluid.io.save_persistables(trainer.executor, tmp_path / "job", trainer.main)
+    np.testing.assert_array_equal(losses, expected)
+    assert_same_files(tmp_path / "job", tmp_path / "local")
+
+
+def test_one_combined_file(tmp_path: Path) -> None:
+    build()
+    with cluster(2) as job:
+        trainer = job.trainers[0]
+        job.run([FEED])
+        with fluid.scope_guard(trainer.scope):
+            fluid.io.save_persistables(trainer.executor, tmp_path, trainer.main, filename="all")
+            before = (tmp_path / "all").read_bytes()
+            job.run([FEED])
+            fluid.io.load_persistables(trainer.executor, tmp_path, trainer.main, filename="all")
+            fluid.io.save_persistables(trainer.executor, tmp_path, trainer.main, filename="all")
+    assert (tmp_path / "all").read_bytes() == before
+
+
+@pytest.mark.parametrize("which", ["trainer's", "test clone"])
+def test_B026_an_inference_model_needs_no_servers(which: str, tmp_path: Path) -> None:
+    net = build()
+    with cluster(2) as job:
+        trainer = job.trainers[0]
+        job.run([FEED])
+        program = trainer.main if which == "trainer's" else net.test_program
+        with fluid.scope_guard(trainer.scope), fluid.program_guard(trainer.main):
+            fluid.io.save_inference_model(tmp_path, ["ids", "words"], [net.predict], trainer.executor, program)
+    run_locally(net, 1, tmp_path / "local")
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        fluid.io.load_persistables(exe, tmp_path / "local")
+        expected = exe.run(net.test_program, FEED, [net.predict])[0]
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        loaded, feeds, fetches = fluid.io.load_inference_model(tmp_path, exe)
+        assert {op.type for op in loaded.global_block().ops} & {"prefetch", "split_ids", "send", "recv"} == set()
+        feed = {name: FEED[name] for name in feeds}
+        actual = exe.run(loaded, feed, fetches)[0]
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_B090_a_server_takes_its_slices_from_the_files(tmp_path: Path) -> None:
+    net = build()
+    run_locally(net, 2, tmp_path / "local")
+    config = fluid.DistributeTranspilerConfig()
+    config.min_block_size = 1
+    transpiler = fluid.DistributeTranspiler(config)
+    transpiler.transpile(0, pservers="a:1,b:1", trainers=1)
+    for endpoint in ("a:1", "b:1"):
+        program, startup = transpiler.get_pserver_programs(endpoint)
+        with fluid.scope_guard(fluid.Scope()):
+            exe = fluid.Executor()
+            exe.run(startup)
+            fluid.io.load_persistables(exe, tmp_path / "local", program)
+            for held in transpiler._distribution.plan.held():
+                whole = files.load(tmp_path / "local" / held.name, held.name)
+                for piece in held.pieces:
+                    if piece.endpoint == endpoint:
+                        assert_piece(held, piece, whole)
+
+
+def assert_piece(held: Held, piece: Piece, whole: Any) -> None:
+    value = fluid.global_scope().get(piece.name)
+    if held.storage is Storage.ROWS:
+        shard = {"a:1": 0, "b:1": 1}[piece.endpoint]
+        expected = [row for row in whole.rows.tolist() if row % 2**64 % 2 == shard]
+        assert value.export().rows.tolist() == expected
+    elif held.storage is Storage.SLICES:
+        np.testing.assert_array_equal(value, whole[piece.first_row : piece.first_row + piece.rows])
+    else:
+        np.testing.assert_array_equal(value, whole)
+
+
+def test_a_lowered_program_is_no_inference_model(tmp_path: Path) -> None:
+    net = build()
+    with cluster(2) as job:
+        trainer = job.trainers[0]
+        lowered = fluid.Program(trainer.main.desc)
+        with pytest.raises(ProgramError, match="op 'prefetch' asks servers"):
+            fluid.io.save_inference_model(tmp_path, ["ids", "words"], [net.predict], trainer.executor, lowered)
+
+
+def test_saving_a_job_needs_its_executor(tmp_path: Path) -> None:
+    build()
+    with cluster(1) as job, pytest.raises(ProgramError, match="needs the executor that runs it, not None"):
+        fluid.io.save_persistables(None, tmp_path, job.trainers[0].main)
+
+
+def test_a_file_of_another_height_is_refused() -> None:
+    from fluidlite.dist_io import part_of
+
+    held = Held("w", Storage.SLICES, (Piece("a:1", "w.block0", 0, 2), Piece("b:1", "w.block1", 2, 1)))
+    np.testing.assert_array_equal(part_of(held, 1, np.arange(6).reshape(3, 2)), [[4, 5]])
+    with pytest.raises(ShapeError, match=r"'w' is 3 rows high on its servers, the value is \[4, 2\]"):
+        part_of(held, 0, np.zeros((4, 2)))

@@ -1,0 +1,53 @@
+"""Training runs of real Fluid 1.8.5, step by step: losses and every persistable variable at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fluidlite.runtime.scope import Scope
+from fluidlite.values.lod import LoDTensor, lod_from_lengths
+from tests.golden_programs import Snippet, missing
+from tests.shared_data import golden_array, golden_json, golden_names, needs_golden
+from tests.training import Session
+
+
+def feed_value(tensor: dict[str, Any]) -> Any:
+    array = golden_array(tensor)
+    return LoDTensor(array, lod_from_lengths(tensor["lod"])) if tensor.get("lod") else array
+
+
+def trained(snippet: Snippet, train: dict[str, Any]) -> tuple[list[list[float]], Scope]:
+    """What each step fetched, and the scope after the last one."""
+    session = Session(snippet.startup)
+    for name, tensor in train["initial_params"].items():
+        session.scope.set(name, golden_array(tensor))
+    fetched = []
+    for feed in train["feeds"]:
+        values = session.run(snippet.main, {name: feed_value(t) for name, t in feed.items()}, train["fetch"])
+        fetched.append([float(np.asarray(value).reshape(-1)[0]) for value in values])
+    return fetched, session.scope
+
+
+@needs_golden
+@pytest.mark.parametrize(
+    "name", [name for name in golden_names("programs") if "train" in golden_json("programs", f"{name}.json")]
+)
+def test_golden_training(name: str, tmp_path: Path) -> None:
+    golden = golden_json("programs", f"{name}.json")
+    lacking = missing(golden)
+    if lacking:
+        pytest.skip(f"not available: {', '.join(lacking)}")
+    train = golden["train"]
+    losses, scope = trained(Snippet(golden["text"], str(tmp_path)), train)
+    expected = {**train, **train.get("expected_correct", {})}
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-4, atol=1e-6)
+    for variable, tensor in expected["final_persistables"].items():
+        found = scope.get(variable)
+        wanted = golden_array(tensor)
+        assert isinstance(found, np.ndarray), variable
+        assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), variable
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6, err_msg=variable)

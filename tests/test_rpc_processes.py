@@ -1,0 +1,126 @@
+"""Pservers and trainers as real processes that end, are killed, or come late."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from fluidlite.errors import PeerLostError
+from fluidlite.protocol.messages import DenseRequest, Gradient
+from fluidlite.rpc.client import grpc_port
+from fluidlite.rpc.port import TrainerPort
+from fluidlite.rpc.retry import Patience
+from tests.pserver_process import started
+
+PATIENCE = Patience(connect=30.0, retry=1.0)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def make_port(stack: ExitStack, trainer: int) -> TrainerPort:
+    port = grpc_port(trainer=trainer, patience=PATIENCE)
+    stack.callback(port.close)
+    return port
+
+
+def push(port: TrainerPort, endpoint: str, value: float) -> int:
+    port.stage(Gradient(endpoint, "w@GRAD", np.full(3, value)))
+    return port.commit([endpoint]).versions[endpoint]
+
+
+def test_H01_B093_B098_three_servers_end_by_themselves_with_exit_code_0(stack: ExitStack) -> None:
+    servers = [stack.enter_context(started("server", 1)) for _ in range(3)]
+    endpoints = [endpoint for _, endpoint in servers]
+    port = make_port(stack, 0)
+    for endpoint in endpoints:
+        port.stage(Gradient(endpoint, "w@GRAD", np.ones(3)))
+    assert set(port.commit(endpoints).versions.values()) == {1}
+    port.complete()
+    assert [process.wait(5) for process, _ in servers] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_B098_a_signal_ends_a_server_cleanly_also_with_trainers_waiting(stack: ExitStack, number: int) -> None:
+    process, endpoint = stack.enter_context(started("server", 2))
+    port = make_port(stack, 0)
+    port.pull([DenseRequest(endpoint, "w")])
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(push, port, endpoint, 1.0)
+        process.send_signal(number)
+        with pytest.raises(PeerLostError, match=f"commit at pserver {endpoint}"):
+            step.result(20)
+    assert process.wait(10) == 0
+
+
+def test_H04_a_trainer_killed_in_mid_round_leaves_the_round_to_the_others(stack: ExitStack) -> None:
+    _, endpoint = stack.enter_context(started("server", 2))
+    victim, said = stack.enter_context(started("trainer", endpoint, 1, "wait"))
+    assert said == "pulled"
+    port = make_port(stack, 0)
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(push, port, endpoint, 3.0)
+        victim.send_signal(signal.SIGKILL)
+        assert step.result(20) == 1
+    np.testing.assert_array_equal(port.pull([DenseRequest(endpoint, "w")])[0], [-3.0] * 3)
+
+
+def test_B093_a_trainer_that_ends_without_close_does_not_keep_the_server(stack: ExitStack) -> None:
+    server, endpoint = stack.enter_context(started("server", 1))
+    trainer, _ = stack.enter_context(started("trainer", endpoint, 0, "vanish"))
+    assert trainer.wait(20) == 0
+    assert server.wait(20) == 0
+
+
+def test_H16_a_server_killed_in_mid_step_is_a_lost_peer_within_seconds(stack: ExitStack) -> None:
+    process, endpoint = stack.enter_context(started("server", 2))
+    port = make_port(stack, 0)
+    port.pull([DenseRequest(endpoint, "w")])
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(push, port, endpoint, 1.0)
+        process.send_signal(signal.SIGKILL)
+        with pytest.raises(PeerLostError, match=f"commit at pserver {endpoint}: no answer"):
+            step.result(20)
+    with pytest.raises(PeerLostError, match=f"pull at pserver {endpoint}: no answer"):
+        port.pull([DenseRequest(endpoint, "w")])
+    port.complete()
+
+
+def test_H02_B096_trainers_that_start_apart_train_together(stack: ExitStack) -> None:
+    server, endpoint = stack.enter_context(started("server", 2))
+    early, _ = stack.enter_context(started("trainer", endpoint, 0, "train"))
+    late, _ = stack.enter_context(started("trainer", endpoint, 1, "train"))
+    assert [process.wait(20) for process in (early, late, server)] == [0, 0, 0]
+
+
+def _double(x: int) -> int:
+    return 2 * x
+
+
+def test_B103_H22_processes_start_beside_live_channels(stack: ExitStack) -> None:
+    _, endpoint = stack.enter_context(started("server", 1))
+    port = make_port(stack, 0)
+    port.pull([DenseRequest(endpoint, "w")])
+    done = subprocess.run([sys.executable, "-c", "print(42)"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "42\n"
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(_double, [1, 2]) == [2, 4]
+    assert push(port, endpoint, 1.0) == 1
+
+
+def test_H22_importing_fluidlite_does_not_import_grpc() -> None:
+    code = "import fluidlite, fluidlite.pserver.host, sys; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert threading.active_count() >= 1
