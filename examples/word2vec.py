@@ -81,7 +81,7 @@ def model(vocabulary):
 
 
 def show_neighbours(vectors, corpus, words):
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     for word in words:
         if word in corpus.ids:
             near = np.argsort(-unit @ unit[corpus.ids[word]])[1:7]

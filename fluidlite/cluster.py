@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 from fluidlite.core.ir import Operator
 from fluidlite.core.ir import Program as Desc
@@ -22,7 +22,7 @@ from fluidlite.transpiler.distribute import DistributeTranspiler, DistributeTran
 class _NoHost:
     """A trainer of a LocalCluster serves nothing."""
 
-    def serve(self, program: Desc, op: Operator, scope: Any) -> None:  # noqa: ARG002 (HostPort's signature)
+    def serve(self, program: Desc, op: Operator, scope: Any) -> None:
         raise ProgramError("a LocalCluster already runs its pservers; do not run a pserver program by its trainers")
 
 
@@ -113,7 +113,7 @@ class LocalCluster:
         listen = program.desc.root.ops[-1]
         return make_service(Host(program.desc, listen, scope))
 
-    def __enter__(self) -> LocalCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

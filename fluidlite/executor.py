@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from fluidlite import framework
 from fluidlite.errors import FluidliteError, ProgramError
@@ -79,7 +79,7 @@ class Executor:
         """Tell the servers that this trainer is done. Idempotent; the executor cannot run afterwards."""
         self._core.close()
 
-    def __enter__(self) -> Executor:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

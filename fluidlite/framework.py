@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -400,7 +401,7 @@ class Program:
     copy, print, write and read it."""
 
     def __init__(self, desc: ir.Program | None = None) -> None:
-        self.desc = desc if desc is not None else ir.Program()
+        self.desc = desc if desc is not None else ir.Program(random_seed=_launch_seed())
         self._blocks: list[Block] = []
         self._current = 0
         #: what `DistributeTranspiler.transpile` found out (a `transpiler.plan.Distribution`); None before
@@ -486,6 +487,14 @@ class Program:
         return f"<Program of {self.num_blocks} blocks, {ops} ops>"
 
 
+def _launch_seed() -> int:
+    """The seed of new programs: what ``fluidlite launch --seed`` was given, else 0."""
+    text = os.environ.get("FLUIDLITE_SEED", "0")
+    if not text.isdecimal():
+        raise ProgramError(f"the environment variable FLUIDLITE_SEED must be a whole number, not {text!r}")
+    return int(text)
+
+
 def strip_training(program: ir.Program) -> None:
     """Remove backward, optimizer and schedule ops (by role) and set ``is_test``."""
     for block in program.blocks:
@@ -493,7 +502,7 @@ def strip_training(program: ir.Program) -> None:
         for op in block.ops:
             op_def = registry.find(op.type)
             if op_def is not None and "is_test" in op_def.attrs:
-                edit.set_attr(program, op, "is_test", registry.coerce_attr(ir.AttrType.BOOLEAN, True))
+                edit.set_attr(program, op, "is_test", registry.coerce_attr(ir.AttrType.BOOLEAN, value=True))
     drop_unused_vars(program)
 
 

@@ -12,6 +12,7 @@ What decays, by kind of parameter:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypeAlias
 
 from fluidlite.core import names
@@ -127,6 +128,6 @@ def _regularized(param: Parameter, grad: Variable, regularizer: WeightDecayRegul
 
 
 def _checked_coeff(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ProgramError(f"regularization_coeff must be a number, not {value!r}")
     return float(value)

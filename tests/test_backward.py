@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fluidlite.layers as L
-from fluidlite import clip, framework
+from fluidlite import clip
 from fluidlite.backward import append_backward
 from fluidlite.core.ir import OpRole
 from fluidlite.dtypes import VarKind
@@ -286,6 +286,16 @@ def test_a_sub_block_on_the_way() -> None:
         refused(L.mean(total), "sub-block")
 
 
+def test_a_loss_inside_a_sub_block() -> None:
+    with fresh_programs():
+        h = x_times_w()
+        one = L.fill_constant([1], "float32", 1.0)
+        with L.Switch() as switch, switch.case(L.less_than(one, L.fill_constant([1], "float32", 2.0))):
+            inner = L.mean(h)
+        with pytest.raises(GradientError, match=r"'mean_0\.tmp_0' belongs to block 1"):
+            append_backward(inner)
+
+
 def test_arguments_of_the_wrong_kind() -> None:
     with fresh_programs():
         loss = L.mean(x_times_w())
@@ -297,4 +307,3 @@ def test_arguments_of_the_wrong_kind() -> None:
             append_backward(loss, checkpoints=["fc_0.tmp_0"])
         with pytest.raises(ProgramError, match="no_grad_set must be"):
             append_backward(loss, no_grad_set="w")
-    assert framework.default_main_program() is not loss.program

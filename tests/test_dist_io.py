@@ -137,13 +137,14 @@ def test_B026_an_inference_model_needs_no_servers(which: str, tmp_path: Path) ->
         exe = fluid.Executor()
         exe.run(fluid.default_startup_program())
         fluid.io.load_persistables(exe, tmp_path / "local")
-        expected = exe.run(net.test_program, FEED, [net.predict])[0]
+        inputs = {name: FEED[name] for name in ("ids", "words")}
+        expected = exe.run(net.test_program, inputs, [net.predict])[0]
     with fluid.scope_guard(fluid.Scope()):
         exe = fluid.Executor()
         loaded, feeds, fetches = fluid.io.load_inference_model(tmp_path, exe)
         assert {op.type for op in loaded.global_block().ops} & {"prefetch", "split_ids", "send", "recv"} == set()
-        feed = {name: FEED[name] for name in feeds}
-        actual = exe.run(loaded, feed, fetches)[0]
+        assert feeds == ["ids", "words"]
+        actual = exe.run(loaded, inputs, fetches)[0]
         np.testing.assert_array_equal(actual, expected)
 
 

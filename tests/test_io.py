@@ -305,6 +305,17 @@ def _columns(name: str) -> tuple[list[int], list[list[float]]]:
     return rows.rows.tolist(), rows.value.tolist()
 
 
+def test_what_was_just_loaded_can_be_saved_again(exe: fluid.Executor, tmp_path: Path) -> None:
+    table_model(exe)
+    fluid.io.save_persistables(exe, tmp_path / "a")
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(fluid.default_startup_program())
+        fluid.io.load_persistables(exe, tmp_path / "a")
+        fluid.io.save_persistables(exe, tmp_path / "b")
+    for name in files_below(tmp_path / "a"):
+        assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes(), name
+
+
 def test_K04_an_empty_table_is_saved_and_loaded(exe: fluid.Executor, tmp_path: Path) -> None:
     table_model(exe)
     value("emb").clear()

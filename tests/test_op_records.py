@@ -31,6 +31,8 @@ EXTRA_ATTRS = {
     "fill_constant": {"auto_grown_table", "table_name"},
     "gaussian_random": {"auto_grown_table"},
     "prefetch": {"table_names", "height_sections", "width", "dtype", "height", "is_test"},
+    "recv": {"trainers"},
+    "send_barrier": {"trainers"},
     "split_ids": {"padding_idx", "height_sections"},
     "truncated_gaussian_random": {"auto_grown_table"},
     "uniform_random": {"auto_grown_table"},
@@ -39,6 +41,7 @@ EXTRA_ARGUMENTS = {"load_combine": {"X"}, "split_ids": {"Inverse"}}
 #: arguments that Fluid requires and we do not
 OPTIONAL_HERE = {
     "adam": {"Beta1PowOut", "Beta2PowOut"},  # Fluid 1.7 and before advance them by ops of their own
+    "conditional_block": {"Input"},
     "feed": {"X"},
     "listen_and_serv": {"X"},
     "recv": {"X"},

@@ -18,6 +18,7 @@ from fluidlite.protocol.messages import DenseRequest, Identity, Registration
 from fluidlite.pserver.service import PServer, ServiceOptions
 from fluidlite.rpc.client import GrpcChannel, grpc_port
 from fluidlite.rpc.options import method
+from fluidlite.rpc.port import Channel
 from fluidlite.rpc.retry import Patience
 from fluidlite.rpc.server import GrpcServer, serve
 from tests.fake_cluster import PATIENCE, DictStore, FakeCluster
@@ -116,15 +117,23 @@ def test_H07_a_call_that_hangs_ends_at_its_own_deadline(cluster: FakeCluster) ->
 
 
 def test_H09_pings_do_not_end_the_connection() -> None:
+    """gRPC's client sends at most one ping a second; its server ends a connection after the third it did not expect."""
     cluster = FakeCluster("grpc", trainers=2)
-    pings = 40
-    port = cluster.port(patience=Patience(keepalive=0.05))
+    commits: list[Channel] = []
+
+    def counting(channel: Any) -> Any:
+        commit = channel.commit
+        channel.commit = lambda *step: (commits.append(channel), commit(*step))[1]
+        return channel
+
+    port = cluster.port(patience=Patience(keepalive=0.05), wrap=counting)
     cluster.pull(port)
     step = cluster.run(lambda: cluster.push(port))
     cluster.until_waiting(step)
-    threading.Event().wait(pings * 0.05)
+    threading.Event().wait(4.5)
     cluster.push(cluster.port(1))
     assert step.result(20) == {cluster.endpoint: 1}
+    assert len(commits) == 1, "the connection ended, and the step was sent again"
     cluster.close()
 
 

@@ -24,7 +24,7 @@ Callback: TypeAlias = "Callable[[Block, Mapping[str, str]], None]"
 #: sets of Variables or names; scripts pass lists as well
 NoGradSet: TypeAlias = "Collection[VarOrName] | None"
 
-__all__ = ["append_backward", "calc_gradient", "gradients", "no_grad_names"]
+__all__ = ["append_backward", "calc_gradient", "gradients"]
 
 
 def append_backward(
@@ -130,6 +130,10 @@ def calc_gradient(
 def _block_of(variable: object, what: str) -> Block:
     if not isinstance(variable, Variable):
         raise ProgramError(f"{what} must be Variables of a program, not {type(variable).__name__}")
+    if variable.block.idx != 0:
+        raise GradientError(
+            f"{variable.name!r} belongs to block {variable.block.idx}: gradients through sub-blocks are not supported"
+        )
     return variable.block
 
 

@@ -1,0 +1,1 @@
+"""The program as data, its written forms, its invariants and its dataflow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, ClassVar, TypeAlias
 
 from fluidlite import framework, unique_name
@@ -43,7 +44,7 @@ class Optimizer:
         name: str | None = None,
         **attrs: Any,
     ) -> None:
-        if isinstance(learning_rate, bool) or not isinstance(learning_rate, (int, float, Variable)):
+        if isinstance(learning_rate, bool) or not isinstance(learning_rate, (Real, Variable)):
             raise ProgramError(f"learning_rate must be a number or a Variable, not {learning_rate!r}")
         if isinstance(parameter_list, (str, bool, Variable)):
             raise ProgramError(f"parameter_list must be a list of parameters, not {parameter_list!r}")

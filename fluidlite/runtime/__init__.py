@@ -1,0 +1,1 @@
+"""Runs programs: scopes, plans, the executor."""

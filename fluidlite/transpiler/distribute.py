@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fluidlite import framework
@@ -23,7 +23,7 @@ from fluidlite.transpiler.planner import make_plan
 _TOO_EARLY: Final = "no program was transpiled yet; call transpile first"
 
 
-@dataclass
+@dataclass(slots=True)
 class DistributeTranspilerConfig:
     """How to transpile. Fields have Fluid's names.
 
@@ -113,8 +113,11 @@ class DistributeTranspiler:
         return framework.Program(lowered).clone(for_test=True)
 
     def get_pserver_program(self, endpoint: str) -> framework.Program:
-        """The main program of one server."""
-        return framework.Program(run_passes(self._done.main, self._plan_at(endpoint), PSERVER_PASSES))
+        """The main program of one server. Its ``distribution`` says what of the model the server holds."""
+        plan = self._plan_at(endpoint)
+        program = framework.Program(run_passes(self._done.main, plan, PSERVER_PASSES))
+        program.distribution = replace(self._done, plan=plan)
+        return program
 
     def get_pserver_programs(self, endpoint: str) -> tuple[framework.Program, framework.Program]:
         """(main program, startup program) of one server."""

@@ -19,6 +19,7 @@ from fluidlite.transpiler.analysis import (
     Updates,
     accumulators,
     find_tables,
+    is_schedule,
     is_sparse_var,
     lookups_of,
     place_of,
@@ -80,7 +81,7 @@ def _plan(
         tables=tuple(_table(main, name, chains.get(name), cluster) for name in tables),
         shared=schedule.state,
         server_only=_server_only(main, updates),
-        notes=(*_helper_notes(main, updates), *(note for draft in drafts for note in draft.notes)),
+        notes=(*_notes(main, updates), *(note for draft in drafts for note in draft.notes)),
     )
 
 
@@ -210,13 +211,24 @@ def _server_only(main: Program, updates: Updates) -> tuple[str, ...]:
     )
 
 
-def _helper_notes(main: Program, updates: Updates) -> list[Note]:
-    """What stays on the trainer of the Optimize ops, and what of the clips does not."""
+def _notes(main: Program, updates: Updates) -> list[Note]:
+    """What passes leave alone of the Optimize ops and of the parameters."""
     ops = main.root.ops
     notes = []
+    for position in updates.on_trainer:
+        reason = "needs the gradients of several parameters, or the whole of a table's: it sees each trainer's gradient"
+        notes.append(Note("move_updates", place_of(ops[position]), f"stays on the trainer: {reason}"))
     for chain in updates.chains:
         for position in chain.on_server:
-            if position < chain.optimizer and position not in updates.on_trainer:
-                reason = f"runs on the server of {chain.param!r}, after the gradients are averaged"
+            if position < chain.optimizer and position in updates.moved:
+                reason = f"runs on the server of {chain.param!r}, on the averaged gradient"
                 notes.append(Note("keep_on_trainer", place_of(ops[position]), reason))
+    trained = {chain.param for chain in updates.chains}
+    for param in main.parameters():
+        if param.name not in trained and not param.is_distributed:
+            reason = "nothing trains it: every trainer has its own copy"
+            notes.append(Note("receive_parameters", param.name, reason))
+    for op in staying_ops(main, updates.moved):
+        if is_schedule(op):
+            notes.append(Note("drop_updates", place_of(op), "an op of the trainer reads this learning rate"))
     return notes

@@ -1,0 +1,1 @@
+"""What a scope holds: tensors with LoD, selected rows, tables."""

@@ -294,10 +294,12 @@ class TableColumn:
             self._waiting.clear()
 
     def export(self) -> SelectedRows:
-        """Every id of the table with its accumulator; no rows before the column is attached."""
-        if self.table is None:
-            return SelectedRows(np.empty(0, np.int64), np.empty((0, self.width), self.dtype), 0)
-        return self.table.export_column(self)
+        """Every id of the table with its accumulator; before the column is attached, the rows that were loaded."""
+        if self.table is not None:
+            return self.table.export_column(self)
+        rows = np.concatenate([np.empty(0, np.int64), *(loaded.rows for loaded in self._waiting)])
+        values = np.concatenate([np.empty((0, self.width), self.dtype), *(loaded.value for loaded in self._waiting)])
+        return SelectedRows(rows, values, max((loaded.height for loaded in self._waiting), default=0))
 
     def load(self, rows: SelectedRows) -> None:
         """Overwrite the accumulator of the rows of ``rows``, which are made when missing."""
