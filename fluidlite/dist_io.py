@@ -85,8 +85,13 @@ class ServerStore:
             raise ProgramError(
                 f"saving and loading a transpiled program needs the executor that runs it, not {self._executor!r}"
             )
+        addressing = [op for _, op in self._trainer.all_ops() if op.type in _ADDRESSING]
+        if not addressing:
+            raise ProgramError(
+                "the program exchanges nothing with servers; save and load by the trainer's main program"
+            )
         ports.prepare(self._trainer)
-        return ports.server(next(op for _, op in self._trainer.all_ops() if op.type in _ADDRESSING))
+        return ports.server(addressing[0])
 
 
 def part_of(held: Held, index: int, value: Any) -> Array | SelectedRows:
@@ -112,6 +117,11 @@ def load_on_server(plan: Plan, scope: Scope, folder: Path) -> None:
             if piece.endpoint == plan.endpoint:
                 whole = files.load(folder / held.name, held.name, rows=held.storage is Storage.ROWS)
                 scope.set(piece.name, files.into_table(scope.get(piece.name), part_of(held, index, whole)))
+
+
+def names_on_server(plan: Plan) -> frozenset[str]:
+    """What a server holds of the model, by its names there."""
+    return frozenset(piece.name for held in plan.held() for piece in held.pieces if piece.endpoint == plan.endpoint)
 
 
 def _shard(held: Held, index: int, rows: SelectedRows) -> SelectedRows:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from fluidlite import framework
 from fluidlite.core import ir, serde
 from fluidlite.core.verify import verify
-from fluidlite.dist_io import ServerStore, load_on_server
+from fluidlite.dist_io import ServerStore, load_on_server, names_on_server
 from fluidlite.dtypes import VarKind, numpy_dtype
 from fluidlite.errors import DtypeError, ProgramError, ShapeError, UninitializedError
 from fluidlite.framework import Parameter, Program, Variable, VarOrName
@@ -97,7 +97,8 @@ def save_vars(
 ) -> None:
     """Save variables of a program: those listed in ``vars``, or those that ``predicate`` accepts.
 
-    ``main_program`` defaults to the default main program. Raises UninitializedError for a variable without a value.
+    ``main_program`` defaults to the default main program. Of a pserver's program, what that server holds is saved under
+    its names there. Raises UninitializedError for a variable without a value.
     """
     program = _program(main_program)
     _save(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
@@ -131,7 +132,7 @@ def load_vars(
     variable is declared to be. Of a pserver's program, the server's own slices and shards are taken from the files.
     """
     program = _program(main_program)
-    if program.distribution is not None and program.distribution.plan.endpoint is not None:
+    if _is_server(program):
         load_on_server(program.distribution.plan, global_scope(), Path(dirname))
         return
     _load(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
@@ -226,16 +227,27 @@ def _program(program: Program | None) -> Program:
 
 def _chosen(program: Program, vars: Sequence[VarOrName] | None, predicate: Predicate | None) -> list[ir.Variable]:
     """The declarations of what is to be saved or loaded, each once, by name."""
-    if vars is None:
-        original = program if program.distribution is None else Program(program.distribution.main)
-        vars = [
-            var for var in original.list_vars() if var.type not in _NOT_SAVED and (predicate or is_persistable)(var)
-        ]
+    candidates = _candidates(program, predicate or is_persistable) if vars is None else vars
     found = {}
-    for item in vars:
+    for item in candidates:
         var = item if isinstance(item, Variable) else program.global_block().var(item)
         found[var.name] = var.desc
     return [found[name] for name in sorted(found)]
+
+
+def _candidates(program: Program, predicate: Predicate) -> list[Variable]:
+    """What the predicate accepts: of a trainer's program among the variables of the model as it was before."""
+    distribution = program.distribution
+    if _is_server(program):
+        held = names_on_server(distribution.plan)
+        return [var for var in program.list_vars() if var.name in held]
+    original = program if distribution is None else Program(distribution.main)
+    return [var for var in original.list_vars() if var.type not in _NOT_SAVED and predicate(var)]
+
+
+def _is_server(program: Program) -> bool:
+    """Whether this is the program of a pserver, whose scope holds its part of the model."""
+    return program.distribution is not None and program.distribution.plan.endpoint is not None
 
 
 def _store(executor: Any, program: Program) -> Store:
@@ -243,7 +255,7 @@ def _store(executor: Any, program: Program) -> Store:
     with the default main program."""
     trainer = program if program.distribution is not None else framework.default_main_program()
     local = ScopeStore(global_scope())
-    if trainer.distribution is None:
+    if trainer.distribution is None or _is_server(program):
         return local
     return ServerStore(trainer.distribution.plan, trainer.desc, local, executor)
 

@@ -127,6 +127,12 @@ class FakeCluster:
             thread.start()
         self._pool = ThreadPoolExecutor(32)
 
+    def __enter__(self) -> FakeCluster:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     @property
     def store(self) -> DictStore:
         return self.stores[0]

@@ -14,6 +14,14 @@ REPO = Path(__file__).resolve().parent.parent
 #: specifications, goldens and data sets that lie beside the repository
 SHARED = REPO.parent / "shared"
 GOLDEN = Path(os.environ.get("FLUIDLITE_GOLDEN") or SHARED / "golden" / "public")
+#: programs that Fluid 1.8.5 wrote, below the goldens' ``files``
+MODELS = [
+    "ctr_lod/__model__",
+    "mlp_separate/__model__",
+    "selected_rows_table/__model__",
+    "fluid_save/ckpt.pdmodel",
+    "persistables_adam/program.bin",
+]
 
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no shared data at {SHARED}")
 needs_golden = pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"no goldens at {GOLDEN} (set FLUIDLITE_GOLDEN)")

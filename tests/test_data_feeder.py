@@ -102,6 +102,15 @@ def test_C36_a_sequence_variable_needs_sequences() -> None:
         feeder("words").feed([(3,)])
 
 
+@pytest.mark.parametrize("lod", [[[0, 1]], [[0, 2, 1, 3]], [[1, 3]], [[]]])
+def test_C36_the_executor_checks_the_lod_of_a_feed(lod: list[list[int]]) -> None:
+    words = fluid.data("words", [None, 1], "int64", lod_level=1)
+    tensor = fluid.LoDTensor(np.zeros((3, 1), np.int64))
+    tensor.set_lod(lod)
+    with pytest.raises(ShapeError, match="LoD level 0 of the feed of 'words'"):
+        fluid.Executor().run(feed={"words": tensor}, fetch_list=[words])
+
+
 def test_readers_and_places() -> None:
     fluid.data("x", [None, 1])
     batches = [[(1.0,)], [(2.0,), (3.0,)], [(4.0,)]]

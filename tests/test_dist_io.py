@@ -166,6 +166,10 @@ def test_B090_a_server_takes_its_slices_from_the_files(tmp_path: Path) -> None:
                 for piece in held.pieces:
                     if piece.endpoint == endpoint:
                         assert_piece(held, piece, whole)
+            fluid.io.save_persistables(exe, tmp_path / endpoint, program)
+            saved = {path.name for path in (tmp_path / endpoint).iterdir()}
+            assert "emb" in saved
+            assert len(saved & {"words_w.block0", "words_w.block1"}) == 1
 
 
 def assert_piece(held: Held, piece: Piece, whole: Any) -> None:
@@ -187,6 +191,16 @@ def test_a_lowered_program_is_no_inference_model(tmp_path: Path) -> None:
         lowered = fluid.Program(trainer.main.desc)
         with pytest.raises(ProgramError, match="op 'prefetch' asks servers"):
             fluid.io.save_inference_model(tmp_path, ["ids", "words"], [net.predict], trainer.executor, lowered)
+
+
+def test_a_program_that_addresses_no_server_is_refused(tmp_path: Path) -> None:
+    build()
+    with cluster(1) as job:
+        trainer = job.trainers[0]
+        bare = fluid.Program()
+        bare.distribution = trainer.main.distribution
+        with pytest.raises(ProgramError, match="exchanges nothing with servers"):
+            fluid.io.save_persistables(trainer.executor, tmp_path, bare)
 
 
 def test_saving_a_job_needs_its_executor(tmp_path: Path) -> None:

@@ -316,7 +316,7 @@ def test_what_was_just_loaded_can_be_saved_again(exe: fluid.Executor, tmp_path: 
         assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes(), name
 
 
-def test_K04_an_empty_table_is_saved_and_loaded(exe: fluid.Executor, tmp_path: Path) -> None:
+def test_K04_B118_an_empty_table_is_saved_and_loaded(exe: fluid.Executor, tmp_path: Path) -> None:
     table_model(exe)
     value("emb").clear()
     fluid.io.save_persistables(exe, tmp_path)

@@ -225,10 +225,15 @@ def test_a_broken_description_is_refused(desc: bytes, message: str) -> None:
 
 def test_row_ids_and_values_must_agree() -> None:
     data = bytearray(encoded(SelectedRows(np.array([1, 2]), FLOATS, 4)))
-    data[4] = 1
-    del data[12:20]
-    with pytest.raises(CorruptFileError, match=r"1 row ids but values of shape \(2, 3\)"):
+    data[4] = 3
+    data[12:12] = bytes(8)
+    with pytest.raises(CorruptFileError, match=r"3 row ids but values of shape \(2, 3\)"):
         decoded(bytes(data), rows=True)
+
+
+def test_the_free_rows_of_a_table_of_fluid_are_kept() -> None:
+    value = SelectedRows(np.array([7]), FLOATS, 9)
+    assert_same(decoded(encoded(value), rows=True), value)
 
 
 def test_a_lod_level_of_odd_size_is_refused() -> None:

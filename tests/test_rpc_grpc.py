@@ -26,9 +26,8 @@ from tests.fake_cluster import PATIENCE, DictStore, FakeCluster
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    made = FakeCluster("grpc", trainers=2, sync=False)
-    yield made
-    made.close()
+    with FakeCluster("grpc", trainers=2, sync=False) as made:
+        yield made
 
 
 @pytest.fixture
@@ -118,7 +117,6 @@ def test_H07_a_call_that_hangs_ends_at_its_own_deadline(cluster: FakeCluster) ->
 
 def test_H09_pings_do_not_end_the_connection() -> None:
     """gRPC's client sends at most one ping a second; its server ends a connection after the third it did not expect."""
-    cluster = FakeCluster("grpc", trainers=2)
     commits: list[Channel] = []
 
     def counting(channel: Any) -> Any:
@@ -126,27 +124,27 @@ def test_H09_pings_do_not_end_the_connection() -> None:
         channel.commit = lambda *step: (commits.append(channel), commit(*step))[1]
         return channel
 
-    port = cluster.port(patience=Patience(keepalive=0.05), wrap=counting)
-    cluster.pull(port)
-    step = cluster.run(lambda: cluster.push(port))
-    cluster.until_waiting(step)
-    threading.Event().wait(4.5)
-    cluster.push(cluster.port(1))
-    assert step.result(20) == {cluster.endpoint: 1}
+    with FakeCluster("grpc", trainers=2) as cluster:
+        port = cluster.port(patience=Patience(keepalive=0.05), wrap=counting)
+        cluster.pull(port)
+        step = cluster.run(lambda: cluster.push(port))
+        cluster.until_waiting(step)
+        threading.Event().wait(4.5)
+        cluster.push(cluster.port(1))
+        assert step.result(20) == {cluster.endpoint: 1}
     assert len(commits) == 1, "the connection ended, and the step was sent again"
-    cluster.close()
 
 
 def test_a_connection_that_breaks_and_comes_back_loses_nothing() -> None:
-    cluster = FakeCluster("grpc", trainers=2, options=ServiceOptions(grace=20.0))
-    one, two = cluster.port(0, patience=Patience(retry=20.0)), cluster.port(1, patience=Patience(retry=20.0))
-    step = cluster.run(lambda: cluster.push(one))
-    cluster.until_waiting(step)
-    cluster.servers[0]._server.stop(0).wait()
-    again = GrpcServer(cluster.services[0], cluster.endpoint, trainers=2)
-    assert cluster.push(two) == step.result(30) == {cluster.endpoint: 1}
-    assert cluster.store.applied == [((0, 1), True)]
-    cluster.close()
+    patience = Patience(retry=20.0)
+    with FakeCluster("grpc", trainers=2, options=ServiceOptions(grace=20.0)) as cluster:
+        one, two = cluster.port(0, patience=patience), cluster.port(1, patience=patience)
+        step = cluster.run(lambda: cluster.push(one))
+        cluster.until_waiting(step)
+        cluster.servers[0]._server.stop(0).wait()
+        again = GrpcServer(cluster.services[0], cluster.endpoint, trainers=2)
+        assert cluster.push(two) == step.result(30) == {cluster.endpoint: 1}
+        assert cluster.store.applied == [((0, 1), True)]
     again.close()
 
 

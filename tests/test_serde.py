@@ -14,16 +14,9 @@ from fluidlite.dtypes import UNKNOWN_DTYPE, VarKind
 from fluidlite.errors import CorruptFileError, ProgramError
 from fluidlite.proto_gen import framework_pb2 as pb
 from tests.program_strategies import programs, relaxed
-from tests.shared_data import golden, golden_json
+from tests.shared_data import MODELS, golden, golden_json
 
 EMPTY_PROGRAM = bytes.fromhex("0a0d080010" + "ff" * 9 + "01" + "220408" + "85c33d")
-MODELS = [
-    "ctr_lod/__model__",
-    "mlp_separate/__model__",
-    "selected_rows_table/__model__",
-    "fluid_save/ckpt.pdmodel",
-    "persistables_adam/program.bin",
-]
 _TENSOR_KINDS = (VarKind.LOD_TENSOR, VarKind.LOD_TENSOR_ARRAY, VarKind.SELECTED_ROWS)
 
 

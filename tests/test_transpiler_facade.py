@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from fluidlite import framework, layers, optimizer, unique_name
+from fluidlite import clip, framework, layers, optimizer, regularizer, unique_name
 from fluidlite.errors import ProgramError, TranspileError
 from fluidlite.framework import Program
+from fluidlite.layers import learning_rate_scheduler
 from fluidlite.param_attr import ParamAttr
 from fluidlite.transpiler import DistributeTranspiler, DistributeTranspilerConfig, HashName, explain
 from fluidlite.transpiler.plan import Distribution, Storage
@@ -149,7 +150,7 @@ def test_sync_mode_is_an_argument_and_an_option(argument: bool, config: bool, mo
 
 
 def test_B001_a_distributed_embedding() -> None:
-    transpiler, main, startup = transpile()
+    transpiler, main, _ = transpile()
     (split, prefetch, concat, lookup) = types(main)[:4]
     assert [split, prefetch, concat, lookup] == ["split_ids", "prefetch", "concat", "lookup_table"]
     server = transpiler.get_pserver_program(FIRST)
@@ -304,6 +305,29 @@ def test_why_says_what_was_left_alone() -> None:
     reasons = explain.why(main.distribution.plan)
     assert "send_gradients: fc_1.b_0: not sliced: shape [1] is less than two blocks of 8 elements" in reasons
     assert explain.why(main.distribution.plan, "lower_lookups") == []
+
+
+def test_why_names_what_stays_on_the_trainer() -> None:
+    def build() -> None:
+        x = layers.data("x", [4])
+        fixed = layers.fc(x, 4, param_attr=ParamAttr(name="fixed", trainable=False), bias_attr=False)
+        loss = layers.mean(layers.fc(fixed, 2, param_attr=ParamAttr(name="w"), bias_attr=ParamAttr(name="b")))
+        rate = learning_rate_scheduler.exponential_decay(0.1, 2, 0.5)
+        layers.scale(rate, 2.0)
+        clips = clip.GradientClipByGlobalNorm(1.0)
+        decay = regularizer.L2Decay(0.1)
+        optimizer.SGD(rate, grad_clip=clips, regularization=decay).minimize(loss)
+
+    _, main, _ = transpile(build)
+    reasons = explain.why(main.distribution.plan)
+    assert "receive_parameters: fixed: nothing trains it: every trainer has its own copy" in reasons
+    for start, end in (
+        ("move_updates: elementwise_mul", "it sees each trainer's gradient"),
+        ("keep_on_trainer: sum", "runs on the server of 'w', on the averaged gradient"),
+        ("drop_updates: increment", "an op of the trainer reads this learning rate"),
+    ):
+        assert any(reason.startswith(start) and reason.endswith(end) for reason in reasons), start
+    assert "increment" in types(main)
 
 
 def test_inserted_ops_say_which_pass_made_them() -> None:

@@ -95,6 +95,17 @@ def test_unknown_ops() -> None:
     assert "unknown op 'meen'; did you mean mean" in refusals("dense", change)
 
 
+def test_a_broken_program() -> None:
+    def change(main: Program, startup: Program) -> None:
+        edit.remove_var(main, main.root, "h")
+        edit.remove_var(startup, startup.root, "b")
+
+    text = refusals("dense", change)
+    assert "the main program: the program breaks" in text
+    assert "output Out='h' is not declared" in text
+    assert "the startup program: the program breaks" in text
+
+
 def test_an_update_inside_a_block() -> None:
     def change(main: Program, startup: Program) -> None:
         block = edit.add_block(main, 0)
@@ -120,11 +131,9 @@ def test_an_update_that_is_not_in_place() -> None:
 
 def test_an_accumulator_of_two_parameters() -> None:
     def change(main: Program, startup: Program) -> None:
-        adam = find(main, "adam")
-        edit.rename_arguments(main, adam, {"w_moment2_0": "w_moment1_0"})
-        adam.outputs["Moment2Out"] = []
+        edit.rename_arguments(main, find(main, "momentum"), {"b_velocity_0": "w_moment1_0"})
 
-    assert "accumulator 'w_moment1_0' is shared by the updates of 'w', 'w'" in refusals("dense", change)
+    assert "accumulator 'w_moment1_0' is shared by the updates of 'b', 'w'" in refusals("dense", change)
 
 
 def test_a_learning_rate_that_depends_on_data() -> None:

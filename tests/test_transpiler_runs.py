@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -298,3 +298,57 @@ def test_B023_two_trainers_with_the_same_batch_are_one() -> None:
     assert rows.keys() == set(table.rows.tolist())
     for id, row in zip(table.rows.tolist(), table.value, strict=True):
         np.testing.assert_allclose(rows[id], row, rtol=1e-12)
+
+
+class Together:
+    """A dispatcher that puts both slices of the embedding on one server."""
+
+    @staticmethod
+    def prefer(names: Sequence[str], servers: int) -> list[int]:
+        return [0 if name.startswith("emb") else 1 for name in names]
+
+
+def test_B041_slices_on_one_server_have_beta_powers_of_their_own() -> None:
+    model = Model(wide("sparse", OPTIMIZERS["adam"]))
+    options = Options(min_block_size=16, dispatcher=Together)
+    check_against_local(model, feeds(4), servers=2, options=options)
+    with transpiled(model, servers=2, options=options) as run:
+        emb = next(param for param in run.plans[0].dense if param.name == "emb")
+        assert emb.endpoints == ("ps0:1", "ps0:1")
+
+
+def test_a_table_needs_no_is_sparse() -> None:
+    def net() -> framework.Variable:
+        ids = layers.data("user", [1], dtype="int64")
+        vec = layers.embedding(ids, [9, 2], is_distributed=True, param_attr=ParamAttr(name="emb"))
+        loss = layers.mean(layers.square(vec))
+        optimizer.Adagrad(0.1).minimize(loss)
+        return loss
+
+    check_against_local(Model(net), [{"user": feed["user"]} for feed in feeds(3)], servers=2)
+
+
+def test_a_table_that_nothing_trains_is_still_served() -> None:
+    def net() -> framework.Variable:
+        ids = layers.data("user", [1], dtype="int64")
+        attr = ParamAttr(name="emb", initializer=initializer.Uniform(-0.5, 0.5, seed=3), trainable=False)
+        vec = layers.embedding(ids, [9, 2], is_sparse=True, is_distributed=True, param_attr=attr)
+        vec.stop_gradient = True
+        loss = layers.mean(layers.square(layers.fc(vec, 2, param_attr=ParamAttr(name="w"))))
+        optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    model = Model(net)
+    check_against_local(model, [{"user": feed["user"]} for feed in feeds(3)], servers=2)
+    with transpiled(model) as run:
+        assert run.plans[0].trained_tables == ()
+
+
+def test_forward_ops_behind_minimize_see_the_new_parameters() -> None:
+    def net() -> framework.Variable:
+        x = layers.data("label", [1], dtype="float64")
+        loss = layers.mean(layers.fc(x, 4, param_attr=ParamAttr(name="w"), bias_attr=False))
+        optimizer.SGD(0.1).minimize(loss)
+        return layers.reduce_sum(framework.default_main_program().global_block().var("w"))
+
+    check_against_local(Model(net), [{"label": feed["label"]} for feed in feeds(3)], servers=2)

@@ -26,14 +26,14 @@ CASES = {
     ("trainer_startup", "receive_parameters"): ["dense", "table", "schedule"],
     ("trainer_startup", "forget_unused"): ["dense"],
     ("pserver", "copy_schedule"): ["schedule"],
-    ("pserver", "move_updates"): ["dense", "table_adam", "rows"],
+    ("pserver", "move_updates"): ["dense", "dense_together", "table_adam", "rows"],
     ("pserver", "drop_trainer_ops"): ["schedule", "table"],
     ("pserver", "merge_contributions"): ["dense", "dense_async", "table", "dense_one_server"],
     ("pserver", "serve_rows"): ["table", "rows"],
     ("pserver", "listen"): ["table", "table_async", "rows", "schedule", "schedule_idle"],
     ("pserver_startup", "keep_own_inits"): ["dense", "schedule_idle"],
     ("pserver_startup", "grow_tables"): ["table_adam"],
-    ("pserver_startup", "slice_inits"): ["dense", "rows"],
+    ("pserver_startup", "slice_inits"): ["dense", "dense_together", "rows"],
 }
 PARAMS = [(role, name, job) for (role, name), jobs in CASES.items() for job in jobs]
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from fluidlite.core import text
+from fluidlite.core import serde, text
 from fluidlite.core.declarations import OpDeclaration
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, Program, Variable
 from fluidlite.core.verify import verify
 from fluidlite.errors import ProgramError
+from fluidlite.ops import registry
 from fluidlite.ops.registry import Argument, AttrSpec, OpDef
+from tests.shared_data import MODELS, golden
 
 
 def _declare(type: str, inputs: str, outputs: str, **attrs: AttrSpec) -> OpDef:
@@ -150,6 +152,11 @@ def test_a_write_inside_a_sub_block_counts() -> None:
         "block 1\nrelu(X=[c]) -> (Out=[y])"
     )
     verify(program, defs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_golden_programs_of_fluid_pass(name: str) -> None:
+    verify(serde.from_bytes(golden("files", name).read_bytes()), registry.find)
 
 
 def test_everything_broken_is_listed_at_once() -> None:

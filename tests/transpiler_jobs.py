@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,14 @@ ROLES: dict[str, tuple[tuple[Pass, ...], bool, bool]] = {
     "pserver_startup": (PSERVER_STARTUP_PASSES, True, True),
 }
 assert fluidlite.ops
+
+
+class Together:
+    """A dispatcher that puts all slices of w on the first server."""
+
+    @staticmethod
+    def prefer(names: Sequence[str], servers: int) -> list[int]:
+        return [0 if name.startswith("w.") else 1 for name in names]
 
 
 @cache
@@ -105,6 +114,7 @@ JOBS = {
     "rows": Job("rows", server=1),
     "rows_one_server": Job("rows", servers=1, trainers=1),
     "dense": Job("dense"),
+    "dense_together": Job("dense", options=Options(min_block_size=8, dispatcher=Together)),
     "dense_async": Job("dense", sync=False),
     "dense_one_server": Job("dense", servers=1, trainers=1),
     "global_norm": Job("global_norm"),

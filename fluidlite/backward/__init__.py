@@ -259,7 +259,8 @@ def _filled_in(inferred: tuple[int, ...] | None, forward: tuple[int, ...] | None
 
 
 def _note_pair(block: Block, param: str, gradient: str) -> None:
-    """Note (parameter, gradient) on the op that finishes the gradient, for whoever moves it later."""
+    """Note (parameter, gradient) on the op that finishes the gradient, for whoever moves it later; as in Fluid the
+    newest pair comes first."""
     op = block.var(gradient).op
     assert op is not None
-    op.set_attr("op_role_var", (*op.desc.role_var, param, gradient))
+    op.set_attr("op_role_var", (param, gradient, *op.desc.role_var))

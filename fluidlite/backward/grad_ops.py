@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fluidlite.core import names
 from fluidlite.core.ir import EMPTY, Block, Operator
@@ -13,10 +13,11 @@ from fluidlite.ops import registry
 
 @dataclass(frozen=True)
 class GradOp:
-    """A gradient op and which of its inputs are gradients."""
+    """A gradient op, which of its inputs are gradients, and the ops that make those of them that are zero."""
 
     op: Operator
     reads: frozenset[str]
+    zeros: tuple[Operator, ...] = ()
 
 
 class GradNames:
@@ -78,8 +79,8 @@ def prune(grad_ops: Iterable[GradOp], produced: Collection[str], source: Mapping
         if not outputs or (grad_op.reads and known.isdisjoint(grad_op.reads)):
             continue
         missing = [name for name in dict.fromkeys(grad_op.op.input_arguments()) if name in grad_op.reads - known]
-        kept += [GradOp(_zeros(name, source[name], grad_op.op.origin), frozenset()) for name in missing]
-        kept.append(grad_op)
+        zeros = tuple(_zeros(name, source[name], grad_op.op.origin) for name in missing)
+        kept.append(replace(grad_op, zeros=zeros))
         known.update(missing, outputs)
     return kept
 
@@ -117,7 +118,7 @@ class _Accumulator:
                 op.inputs = {slot: [current if a == name else a for a in args] for slot, args in op.inputs.items()}
             # Whoever writes it from here on speaks of an earlier value of the variable.
             self.pending.pop(name, None)
-        self.ops.append(op)
+        self.ops += [*grad_op.zeros, op]
         for arguments in op.outputs.values():
             for position, name in enumerate(arguments):
                 if name != EMPTY:

@@ -188,3 +188,9 @@ class Program:
     def parameters(self) -> list[Parameter]:
         """The parameters of block 0, in order of creation."""
         return [var for var in self.root.vars.values() if isinstance(var, Parameter)]
+
+    def serialize_to_string(self) -> bytes:
+        """The ProgramDesc bytes: `serde.to_bytes` under the name by which scripts ask for them, ``program.desc``'s."""
+        from fluidlite.core import serde
+
+        return serde.to_bytes(self)

@@ -140,7 +140,7 @@ register(
     "sequence_conv_grad",
     doc="Gradient of sequence_conv.",
     inputs=["X", "PaddingData?", "Filter", "Out@GRAD"],
-    outputs=["PaddingData@GRAD?", "Filter@GRAD", "X@GRAD"],
+    outputs=["Filter@GRAD", "PaddingData@GRAD?", "X@GRAD"],
     attrs=_ATTRS,
     infer=grads_like_forward,
     kernel=sequence_conv_grad,

@@ -80,7 +80,7 @@ register(
     "sequence_scatter_grad",
     doc="Gradient of sequence_scatter.",
     inputs=["Ids", "Updates", "Out@GRAD"],
-    outputs=["X@GRAD", "Updates@GRAD"],
+    outputs=["Updates@GRAD", "X@GRAD"],
     infer=_infer_grad,
     kernel=sequence_scatter_grad,
     takes_lod=True,

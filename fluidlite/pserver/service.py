@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import (
@@ -83,6 +84,10 @@ class ServiceOptions:
     grace: float = 2.0
     on_loss: Literal["continue", "abort"] = "continue"
     report_every: float = 10.0
+
+
+#: for servers and trainers in one process: nobody is silent by accident, and who leaves says so
+IN_PROCESS: Final = ServiceOptions(lease=math.inf, grace=0.0)
 
 
 class PServer:

@@ -38,7 +38,7 @@ def server_options() -> list[tuple[str, int]]:
     return [
         *_SIZES,
         ("grpc.keepalive_permit_without_calls", 1),
-        
-        
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 1),
+        ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),
     ]

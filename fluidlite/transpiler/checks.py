@@ -9,7 +9,8 @@ from itertools import product
 
 from fluidlite.core import names
 from fluidlite.core.ir import Operator, Program
-from fluidlite.errors import UnknownOpError
+from fluidlite.core.verify import verify
+from fluidlite.errors import ProgramError, UnknownOpError
 from fluidlite.ops import registry
 from fluidlite.transpiler.analysis import (
     LOOKUP_GRADS,
@@ -76,6 +77,14 @@ def ops(program: Program) -> Iterator[str]:
         yield f"the program is already distributed: it has a {transport.type} op; transpile the program that minimize made"
     elif not any(is_optimizer(op) for op in program.root.ops):
         yield "the program has no optimizer op; call minimize before transpile"
+
+
+def invariants(program: Program, which: str) -> Iterator[str]:
+    """The program is one that could be run."""
+    try:
+        verify(program, registry.find)
+    except ProgramError as error:
+        yield f"the {which} program: {error}"
 
 
 def optimizers(program: Program, updates: Updates) -> Iterator[str]:

@@ -42,6 +42,7 @@ def make_plan(main: Program, startup: Program, cluster: Cluster, options: Option
     """
     options = options or Options()
     _raise_all([*checks.cluster(cluster), *checks.options(options), *checks.ops(main)])
+    _raise_all([*checks.invariants(main, "main"), *checks.invariants(startup, "startup")])
     tables = find_tables(main)
     updates = split_updates(main, tables)
     schedule, refusals = find_schedule(main, updates.chains)
