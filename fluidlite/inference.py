@@ -33,7 +33,7 @@ def inference_program(program: Program, feeds: Sequence[str], targets: Sequence[
     edit.set_ops(twin, twin.root, dataflow.prune(twin, feeds, results, registry.find))
     _check_data(twin, feeds, targets)
     _refuse_remote(twin)
-    _empty_unused_blocks(twin)
+    _drop_unused_blocks(twin)
     _set_is_test(twin)
     _drop_unused_vars(twin, {*feeds, *results})
     _add_feed_fetch(twin, feeds, results)
@@ -110,16 +110,12 @@ def _refuse_remote(program: Program) -> None:
             )
 
 
-def _empty_unused_blocks(program: Program) -> None:
-    """Blocks that no op runs any more stay, without content: attributes name blocks by their position."""
+def _drop_unused_blocks(program: Program) -> None:
     used = {0}
     for block in program.blocks:
         if block.idx in used:
             used.update(_named_blocks(block))
-    for block in program.blocks:
-        if block.idx not in used:
-            edit.set_ops(program, block, [])
-            block.vars.clear()
+    edit.keep_blocks(program, sorted(used))
 
 
 def _named_blocks(block: Block) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -127,7 +127,7 @@ class FakeCluster:
             thread.start()
         self._pool = ThreadPoolExecutor(32)
 
-    def __enter__(self) -> FakeCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,12 +25,12 @@ def server(trainers: int) -> None:
 
 
 def trainer(endpoint: str, trainer: int, ending: str) -> None:
-    """Pull, say so, and then wait to be killed (``wait``), end without a word (``vanish``), or train (``train``)."""
+    """Pull, say so, and then end without a word when told to on stdin (``wait``), or at once (``vanish``), or train."""
     port = grpc_port(trainer=trainer)
     port.pull([DenseRequest(endpoint, "w")])
     print("pulled", flush=True)
     if ending == "wait":
-        time.sleep(600)
+        sys.stdin.readline()
     elif ending == "train":
         for _ in range(5):
             port.stage(Gradient(endpoint, "w@GRAD", np.ones(3)))
@@ -43,7 +42,9 @@ def trainer(endpoint: str, trainer: int, ending: str) -> None:
 def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process and the first line that it prints."""
     command = [sys.executable, "-m", "tests.pserver_process", *map(str, arguments)]
-    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=REPO, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().strip()

@@ -22,6 +22,8 @@ from tests.shared_data import GOLDEN, golden_array, golden_names, needs_golden
 
 #: ops whose seeded values we make with Fluid's own generator
 SAME_GENERATOR = {
+    "dropout",
+    "nce",
     "uniform_random",
     "uniform_random_batch_size_like",
     "gaussian_random",
@@ -75,7 +77,8 @@ def test_golden_op(case: dict[str, Any]) -> None:
         for index, expected in enumerate(values):
             actual = env.read(bench.op.outputs[name][index])
             _check(actual, expected, f"{name}[{index}]", same_values)
-            if case["op"] not in DECLARED_AS_FLUID and "Shape" not in case["inputs"]:  # reshape: the attribute promises a static shape, the tensor wins
+            # reshape: the attribute promises a static shape, the tensor wins
+            if case["op"] not in DECLARED_AS_FLUID and "Shape" not in case["inputs"]:
                 _check_inferred(bench, bench.op.outputs[name][index], actual, f"{name}[{index}]")
     for name, values in case.get("inputs_after", {}).items():
         for argument, expected in zip(bench.op.inputs[name], values, strict=True):
@@ -92,7 +95,9 @@ def _expect_refusal(case: dict[str, Any]) -> None:
         _bench(case).run()
     except FluidliteError:
         return
-    assert case.get("optional") or case.get("reason") in WE_ACCEPT, f"must be refused: {case.get('reason', case.get('note'))}"
+    assert case.get("optional") or case.get("reason") in WE_ACCEPT, (
+        f"must be refused: {case.get('reason', case.get('note'))}"
+    )
 
 
 def _bench(case: dict[str, Any]) -> Bench:
@@ -102,9 +107,7 @@ def _bench(case: dict[str, Any]) -> Bench:
         counts.setdefault(name, len(values))
     initial = {name: [_value(v) for v in _listed(value)] for name, value in case.get("out_init", {}).items()}
     inplace = case.get("inplace", {})
-    return build(
-        case["op"], inputs, case.get("attrs") or {}, n_outputs=counts, inplace=inplace, initial=initial
-    )
+    return build(case["op"], inputs, case.get("attrs") or {}, n_outputs=counts, inplace=inplace, initial=initial)
 
 
 def _listed(value: Any) -> Sequence[Any]:

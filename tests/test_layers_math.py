@@ -144,6 +144,8 @@ X = (np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 11) / 7
         (lambda x: layers.fill_constant([1, 2], "bool", value=True), [[True, True]]),
         (lambda x: layers.assign(np.array([[1, 2]], np.int32)), [[1, 2]]),
         (lambda x: layers.unstack(x, axis=1)[2], X[:, 2]),
+        (lambda x: layers.fill_constant([2], "float32", layers.mean(x)), [X.mean()] * 2),
+        (lambda x: layers.range(layers.fill_constant([1], "int32", 1), 7, 2, "float32"), [1, 3, 5]),
     ],
 )
 def test_values(build: Callable[[Any], Any], expected: Any) -> None:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import fluidlite.input as fluid_input
-from fluidlite import framework, layers, unique_name
+from fluidlite import framework, layers, nets, unique_name
 from fluidlite.core import ir
+from fluidlite.dtypes import VarKind
 from fluidlite.errors import DtypeError, ProgramError, ShapeError
 from fluidlite.framework import Program
 from fluidlite.initializer import Bilinear, Constant, NumpyArrayInitializer, Xavier
+from fluidlite.layer_helper import LayerHelper
 from fluidlite.param_attr import ParamAttr
 from tests.frontend import fresh_programs, op_lines, run
 
@@ -287,3 +289,59 @@ def test_a_second_main_program_reuses_the_startup_program() -> None:
             with framework.program_guard(program, startup), unique_name.guard():
                 layers.fc(layers.data("x", [4]), 2, param_attr=Xavier())
         assert len(startup.desc.root.ops) == 2
+
+
+def test_users_write_layers_with_layer_helper() -> None:
+    def halves(
+        input: object, size: int, param_attr: object = None, bias_attr: object = None, act: object = None
+    ) -> object:
+        helper = LayerHelper("halves", **locals())
+        var = helper.input()
+        weight = helper.create_parameter(attr=helper.param_attr, shape=[var.shape[1], size], dtype=helper.input_dtype())
+        out = helper.create_variable_for_type_inference(dtype=var.dtype)
+        helper.append_op(type="mul", inputs={"X": var, "Y": weight}, outputs={"Out": out}, attrs={"x_num_col_dims": 1})
+        return helper.append_activation(helper.append_bias_op(out))
+
+    with fresh_programs() as (main, _):
+        x = layers.data("x", [4])
+        halves(x, 2, act={"type": "leaky_relu", "alpha": 0.5})
+        assert op_lines(main) == [
+            "mul(X=[x], Y=[halves_0.w_0]) -> (Out=[halves_0.tmp_0])",
+            "elementwise_add(X=[halves_0.tmp_0], Y=[halves_0.b_0]) -> (Out=[halves_0.tmp_1]) {axis=1}",
+            "leaky_relu(X=[halves_0.tmp_1]) -> (Out=[halves_0.tmp_2]) {alpha=0.5}",
+        ]
+        with pytest.raises(ProgramError, match="'input' takes one variable, not 2"):
+            halves([x, x], 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda x: nets.glu(layers.data("odd", [3])), ["split", "3"]),
+        (lambda x: nets.scaled_dot_product_attention(x, x, layers.data("flat", [4])), ["3 dimensions", "'flat'"]),
+        (lambda x: nets.scaled_dot_product_attention(x, layers.data("w", [3, 5]), x), ["do not fit", "'w'"]),
+        (lambda x: nets.scaled_dot_product_attention(x, x, x, num_heads=3), ["3 heads", "'x'"]),
+    ],
+)
+def test_nets_name_what_does_not_fit(build: Callable[..., object], words: list[str]) -> None:
+    with fresh_programs():
+        x = layers.data("x", [3, 4])
+        with pytest.raises(ShapeError) as caught:
+            build(x)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_conv_group_takes_one_option_per_convolution() -> None:
+    with fresh_programs():
+        image = layers.data("image", [3, 8, 8])
+        with pytest.raises(ProgramError, match="1 values of conv_filter_size for 2 convolutions"):
+            nets.img_conv_group(image, [4, 4], 2, conv_filter_size=[3])
+
+
+def test_layers_of_selected_rows() -> None:
+    with fresh_programs() as (main, _):
+        rows = main.global_block().create_var("rows", shape=[9, 2], type=VarKind.SELECTED_ROWS)
+        merged = layers.merge_selected_rows(rows)
+        assert merged.type is VarKind.SELECTED_ROWS
+        assert layers.get_tensor_from_selected_rows(merged).type is VarKind.LOD_TENSOR

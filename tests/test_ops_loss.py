@@ -210,3 +210,64 @@ def test_accuracy_of_no_rows_is_0() -> None:
     env = build("accuracy", inputs, {}).run()
     assert env.read("Accuracy_out0").tolist() == [0]
     assert env.read("Total_out0").tolist() == [0]
+
+
+# ---- sampled classes
+
+#: (sampler, seed): the negative classes that Fluid 1.8.5 drew, 4 rows of 3 of 20 classes (6 of the custom distribution)
+FLUID_DREW = {
+    (0, 1): [[2, 2, 9], [0, 7, 18], [9, 1, 11], [12, 1, 11]],
+    (0, 12345): [[7, 8, 13], [11, 11, 4], [0, 13, 9], [4, 0, 0]],
+    (1, 7): [[8, 16, 0], [13, 0, 0], [11, 13, 1], [7, 8, 4]],
+    (2, 1): [[2, 5, 1], [1, 1, 4], [3, 1, 1], [1, 4, 2]],
+    (2, 7): [[1, 1, 4], [1, 3, 2], [2, 5, 2], [4, 5, 4]],
+}
+DISTRIBUTION = {
+    "CustomDistProbs": [np.array([0.1, 0.2, 0.2, 0.1, 0.3, 0.1], np.float32)],
+    "CustomDistAlias": [np.array([1, -1, 4, 2, -1, 4], np.int32)],
+    "CustomDistAliasProbs": [np.array([0.6, 1, 0.8, 0.6, 1, 0.6], np.float32)],
+}
+
+
+def nce(sampler: int, seed: int, rows: int = 4, label: int = 0, **more: Any) -> Bench:
+    classes = 6 if sampler == 2 else 20
+    inputs = {
+        "Input": [np.zeros((rows, 2), np.float32)],
+        "Label": [np.full((rows, 1), label)],
+        "Weight": [np.zeros((classes, 2), np.float32)],
+        **(DISTRIBUTION if sampler == 2 else {}),
+    }
+    attrs = {"num_total_classes": classes, "num_neg_samples": 3, "sampler": sampler, "seed": seed, **more}
+    return build("nce", inputs, attrs)
+
+
+@pytest.mark.parametrize(("sampler", "seed"), FLUID_DREW)
+def test_seeded_negative_classes_are_those_of_fluid(sampler: int, seed: int) -> None:
+    env = nce(sampler, seed).run()
+    assert env.read("SampleLabels_out0")[:, 1:].tolist() == FLUID_DREW[sampler, seed]
+
+
+def test_costs_of_sampled_classes_are_those_of_fluid() -> None:
+    for sampler, seed, cost in ((0, 1, 4.661375), (1, 1, 2.9619267), (2, 7, 2.1241081)):
+        np.testing.assert_allclose(nce(sampler, seed).run().read("Cost_out0")[0], [cost], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sampler", [0, 1, 2])
+def test_unseeded_negative_classes_follow_the_distribution(sampler: int) -> None:
+    drawn = nce(sampler, 0, rows=4000).run().read("SampleLabels_out0")[:, 1:]
+    classes = np.arange(6 if sampler == 2 else 19 + (sampler == 0))
+    wanted = {
+        0: np.full(20, 1 / 20),
+        1: np.log((classes + 2) / (classes + 1)) / np.log(20),
+        2: np.array([0.6, 1.4, 1.2, 0.6, 1.6, 0.6]) / 6,  # what the alias table says, not CustomDistProbs
+    }[sampler]
+    np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=len(wanted)) / drawn.size, wanted, atol=0.02)
+
+
+def test_nce_refuses_labels_and_samplers_that_it_does_not_know() -> None:
+    with pytest.raises(OutOfRangeError, match=r"id 20 at position 0 of 'Label_0' is outside 'Weight_0'"):
+        nce(0, 1, label=20).run()
+    with pytest.raises(ProgramError, match="sampler 3 is none of 0, 1, 2"):
+        nce(3, 1)
+    with pytest.raises(ShapeError, match=r"Weight \[20, 2\] must have 30 rows"):
+        nce(0, 1, num_total_classes=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Iterator
@@ -146,6 +147,31 @@ def test_a_connection_that_breaks_and_comes_back_loses_nothing() -> None:
         assert cluster.push(two) == step.result(30) == {cluster.endpoint: 1}
         assert cluster.store.applied == [((0, 1), True)]
     again.close()
+
+
+def test_a_broken_stream_of_heartbeats_does_not_count_while_another_is_open(cluster: FakeCluster, raw: Any) -> None:
+    service = cluster.services[0]
+    identity = Identity("job", 0, 1)
+    service.register(Registration(identity, 2))
+    gone: list[Identity] = []
+    service.disconnected = gone.append
+    beat = pb.HeartbeatRequest(identity=encode.encode_identity(identity)).SerializeToString()
+    beats, heard = service.heartbeat, threading.Semaphore(0)
+    service.heartbeat = lambda speaker: (beats(speaker), heard.release())[0]
+
+    def stream() -> Any:
+        sending = queue.SimpleQueue()
+        sending.put(beat)
+        call = raw.stream_unary(method("Heartbeat")).future(iter(sending.get, None))
+        assert heard.acquire(timeout=20)
+        return call
+
+    first, second = stream(), stream()
+    first.cancel()
+    second.cancel()
+    while not gone:
+        assert service.live == (0, 1)
+    assert gone == [identity]
 
 
 def test_a_closed_port_raises_at_once(cluster: FakeCluster) -> None:

@@ -6,7 +6,6 @@ import multiprocessing
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -98,6 +97,15 @@ def test_H16_a_server_killed_in_mid_step_is_a_lost_peer_within_seconds(stack: Ex
     port.complete()
 
 
+def test_a_trainer_that_outlives_its_server_can_end(stack: ExitStack) -> None:
+    server, endpoint = stack.enter_context(started("server", 1))
+    trainer, _ = stack.enter_context(started("trainer", endpoint, 0, "wait"))
+    server.send_signal(signal.SIGKILL)
+    server.wait(10)
+    trainer.communicate("\n", timeout=20)
+    assert trainer.returncode == 0
+
+
 def test_H02_B096_trainers_that_start_apart_train_together(stack: ExitStack) -> None:
     server, endpoint = stack.enter_context(started("server", 2))
     early, _ = stack.enter_context(started("trainer", endpoint, 0, "train"))
@@ -123,4 +131,3 @@ def test_B103_H22_processes_start_beside_live_channels(stack: ExitStack) -> None
 def test_H22_importing_fluidlite_does_not_import_grpc() -> None:
     code = "import fluidlite, fluidlite.pserver.host, sys; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
-    assert threading.active_count() >= 1

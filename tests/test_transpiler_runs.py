@@ -150,6 +150,15 @@ def test_clips_with_one_trainer(name: str, kind: str) -> None:
     check_against_local(clipped(kind, name), feeds(4), servers=3)
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse", "table"])
+def test_B043_the_global_norm_is_that_of_all_parameters(kind: str) -> None:
+    model = clipped(kind, "global norm")
+    local = LocalRun(model)
+    with transpiled(model, servers=2, trainers=2) as run:
+        for feed in feeds(4):
+            np.testing.assert_allclose(run.step([feed, feed]), [local.step(feed)] * 2, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("value", "table"), ("value", "dense"), ("norm", "dense"), ("norm", "sparse")]
 )
@@ -352,3 +361,29 @@ def test_forward_ops_behind_minimize_see_the_new_parameters() -> None:
         return layers.reduce_sum(framework.default_main_program().global_block().var("w"))
 
     check_against_local(Model(net), [{"label": feed["label"]} for feed in feeds(3)], servers=2)
+
+
+def test_a_weight_that_its_op_also_names_as_an_output() -> None:
+    def net() -> framework.Variable:
+        x = layers.data("x", [4], dtype="float64")
+        label = layers.data("user", [1], dtype="int64")
+        attr = ParamAttr(name="w", initializer=initializer.Uniform(-0.5, 0.5, seed=3))
+        loss = layers.mean(layers.hsigmoid(x, label, 11, param_attr=attr))
+        optimizer.Adagrad(0.1).minimize(loss)
+        return loss
+
+    steps = [{"x": np.tile(feed["label"], 4), "user": feed["user"]} for feed in feeds(3)]
+    check_against_local(Model(net), steps, servers=3)
+
+
+def test_a_sparse_gradient_that_comes_from_no_lookup() -> None:
+    def net() -> framework.Variable:
+        x = layers.data("x", [4], dtype="float64")
+        label = layers.data("user", [1], dtype="int64")
+        attr = ParamAttr(name="w", initializer=initializer.Uniform(-0.5, 0.5, seed=3))
+        loss = layers.mean(layers.nce(x, label, 11, param_attr=attr, num_neg_samples=3, seed=4, is_sparse=True))
+        optimizer.Adagrad(0.1).minimize(loss)
+        return loss
+
+    steps = [{"x": np.tile(feed["label"], 4), "user": feed["user"]} for feed in feeds(3)]
+    check_against_local(Model(net), steps, servers=3)

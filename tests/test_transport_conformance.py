@@ -541,6 +541,22 @@ def test_B020_ten_servers_ten_trainers(make: Make) -> None:
         np.testing.assert_allclose(list(store.rows.values()), -1.0)
 
 
+def test_a_run_that_failed_half_way_does_not_count_with_the_next(make: Make) -> None:
+    cluster = make()
+    port = cluster.port()
+    port.stage(Gradient(cluster.endpoint, "w", np.full(3, 99.0)))
+    cluster.push(port, 1.0)
+    np.testing.assert_array_equal(cluster.pull(port), [-1.0] * 3)
+
+
+def test_B106_servers_at_different_versions_do_not_stall_a_round(make: Make) -> None:
+    cluster = make(trainers=2, servers=2)
+    one, two = cluster.port(0), cluster.port(1)
+    for expected in ({cluster.endpoints[0]: 1}, dict(zip(cluster.endpoints, (2, 1), strict=True))):
+        steps = [cluster.run(lambda p=port, e=expected: p.commit(list(e))) for port in (one, two)]
+        assert [dict(step.result(20).versions) for step in steps] == [expected] * 2
+
+
 def test_errors_are_catchable_as_what_users_expect() -> None:
     assert issubclass(PeerLostError, ConnectionError)
     assert issubclass(LeaseLostError, StaleError)

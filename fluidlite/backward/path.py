@@ -60,12 +60,12 @@ def find_path(
 
 
 def unconsumed_outputs(path: Iterable[Operator], targets: Collection[str]) -> set[str]:
-    """Outputs of the path that no later op of the path reads: their gradient is zero."""
+    """Outputs of the path that neither a later op of the path nor their own op reads: their gradient is zero."""
     consumed = set(targets)
     dead: set[str] = set()
     for op in reversed(list(path)):
-        dead.update(name for name in op.output_arguments() if name not in consumed)
         consumed.update(op.input_arguments())
+        dead.update(name for name in op.output_arguments() if name not in consumed)
     return dead
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Operator, Program
 from fluidlite.dtypes import Array
-from fluidlite.errors import DtypeError, OutOfRangeError, ProgramError, RequestRefusedError, ShapeError, TableError
+from fluidlite.errors import DtypeError, OutOfRangeError, RequestRefusedError, ShapeError, TableError
 from fluidlite.protocol.messages import Declared, DenseRequest, Gradient, PullRequest, RowRequest, Value
 from fluidlite.pserver.catalog import Catalog, GradientSpec, LookupSpec, check_program, is_rows
 from fluidlite.pserver.service import PServer, ServiceOptions

@@ -108,5 +108,5 @@ class Async:
             self._since_tick = 0
         return None
 
-    def missing(self, live: Collection[int]) -> tuple[int, ...]:  # noqa: ARG002 (nobody ever waits)
+    def missing(self, live: Collection[int]) -> tuple[int, ...]:
         return ()

@@ -33,7 +33,7 @@ class InprocChannel:
         self._identity: Identity | None = None
         self._closed = False
 
-    def register(self, registration: Registration, timeout: float) -> Welcome:  # noqa: ARG002 (it is up)
+    def register(self, registration: Registration, timeout: float) -> Welcome:
         return self._call(lambda: self._service.register(registration))
 
     def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> Pending[PullReply]:
@@ -54,7 +54,7 @@ class InprocChannel:
     def complete(self, identity: Identity) -> Pending[None]:
         return lambda: self._call(lambda: self._service.complete(identity))
 
-    def show_life(self, identity: Identity, lease: float) -> None:  # noqa: ARG002 (see close)
+    def show_life(self, identity: Identity, lease: float) -> None:
         """Nothing to do: one process lives or dies as one. `close` tells the service that this trainer is gone."""
         self._identity = identity
 

@@ -71,7 +71,7 @@ class _Peer:
     version: int = 0
     barriers: int = 0
     declared: dict[tuple[int, str], Declared] = field(default_factory=dict)
-    staged: list[Gradient] = field(default_factory=list)
+    staged: dict[str, Gradient] = field(default_factory=dict)
     #: dense values that the last commit brought and no pull has fetched yet
     fresh: dict[str, Array] = field(default_factory=dict)
     #: dense variables asked for since the last commit, in order: the next commit brings them
@@ -137,8 +137,8 @@ class TrainerPort:
         return [answers[index] for index in range(len(requests))]
 
     def stage(self, gradient: Gradient) -> None:
-        """Add a gradient to the open step."""
-        self._known(gradient.endpoint).staged.append(gradient)
+        """Add a gradient to the open step; takes the place of one of that name, left by a run that failed half-way."""
+        self._known(gradient.endpoint).staged[gradient.name] = gradient
 
     def commit(self, endpoints: Sequence[str]) -> Reply:
         """Send the open step to every server, also one that gets no gradient, and wait until it is applied.
@@ -248,7 +248,7 @@ class TrainerPort:
         return [endpoint for endpoint, peer in self._peers.items() if peer.staged]
 
     def _close_step(self, peer: _Peer, sequence: int) -> tuple[StepHeader, list[Gradient], list[str]]:
-        gradients, peer.staged = peer.staged, []
+        gradients, peer.staged = list(peer.staged.values()), {}
         wanted, peer.asked = list(peer.asked), {}
         peer.fresh = {}
         header = StepHeader(self.identity, sequence, sequence, peer.version, len(gradients))

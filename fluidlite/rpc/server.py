@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ class Handlers:
     def __init__(self, service: Service, endpoint: str) -> None:
         self._service = service
         self._endpoint = endpoint
+        self._beating: Counter[Identity] = Counter()
+        self._lock = threading.Lock()
 
     def table(self) -> dict[str, Any]:
         """gRPC's method handlers by verb; messages are bytes on both sides."""
@@ -81,12 +84,24 @@ class Handlers:
         identity: Identity | None = None
         try:
             for message in messages:
-                identity = encode.decode_identity(encode.parse(pb.HeartbeatRequest, message).identity)
-                self._service.heartbeat(identity)
+                speaker = encode.decode_identity(encode.parse(pb.HeartbeatRequest, message).identity)
+                if identity is None:
+                    identity = speaker
+                    self._count_stream(identity, 1)
+                self._service.heartbeat(speaker)
         finally:
-            if identity is not None:
+            if identity is not None and not self._count_stream(identity, -1):
                 self._service.disconnected(identity)
         return pb.HeartbeatReply().SerializeToString()
+
+    def _count_stream(self, identity: Identity, change: int) -> int:
+        """How many streams a trainer has open: a new one may be here before the end of a broken one is noticed."""
+        with self._lock:
+            self._beating[identity] += change
+            left = self._beating[identity]
+            if not left:
+                del self._beating[identity]
+            return left
 
     def barrier(self, request: bytes) -> bytes:
         message = encode.parse(pb.BarrierRequest, request)

@@ -8,15 +8,13 @@ from itertools import chain as concat
 from itertools import product
 
 from fluidlite.core import names
-from fluidlite.core.ir import Operator, Program
+from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.core.verify import verify
 from fluidlite.errors import ProgramError, UnknownOpError
 from fluidlite.ops import registry
 from fluidlite.transpiler.analysis import (
     LOOKUP_GRADS,
     LOOKUPS,
-    Chain,
-    Updates,
     accumulators,
     is_helper,
     is_optimizer,
@@ -29,6 +27,7 @@ from fluidlite.transpiler.analysis import (
 )
 from fluidlite.transpiler.plan import Cluster, Options, Plan
 from fluidlite.transpiler.schedule import Schedule, staying_ops
+from fluidlite.transpiler.updates import Chain, Updates
 
 #: ops that only a transpiler writes
 _TRANSPORT = (
@@ -119,21 +118,23 @@ def _optimizer(program: Program, op: Operator, param: str) -> Iterator[str]:
 def tables(program: Program, startup: Program, updates: Updates, found: Sequence[str]) -> Iterator[str]:
     """Distributed tables are only looked up, in block 0, and can be updated and initialised row by row."""
     chains = {chain.param: chain for chain in updates.chains}
+    named = users(program, found)
     for name in found:
         shape = program.root.vars[name].shape
         if shape is None or len(shape) != 2 or shape[1] < 1:
             yield f"distributed table {name!r} must have shape [height, width], not {list(shape or ())}"
-        yield from _table_users(program, updates, name, chains.get(name))
+        yield from _table_users(program, updates, name, named[name])
         yield from _table_start(startup, name)
         chain = chains.get(name)
         if chain is not None:
             yield from _table_update(program, startup, chain)
 
 
-def _table_users(program: Program, updates: Updates, name: str, chain: Chain | None) -> Iterator[str]:
-    on_server = chain.on_server if chain is not None else ()
-    moved = {id(program.root.ops[position]) for position in on_server if position in updates.moved}
-    for block, op in users(program, name):
+def _table_users(
+    program: Program, updates: Updates, name: str, named: Sequence[tuple[Block, Operator]]
+) -> Iterator[str]:
+    moved = {id(program.root.ops[position]) for position in updates.moved}
+    for block, op in named:
         lookup = _is_lookup_of(op, name) and block.idx == 0
         if id(op) in moved and (lookup or is_optimizer(op)):
             continue
@@ -193,11 +194,16 @@ def trainer(program: Program, updates: Updates) -> Iterator[str]:
         read, written = reads(program, op), writes(program, op)
         for name in sorted(read & (state.keys() | gone)):
             yield f"{place_of(op)} reads {name!r}, which only the server of its parameter has"
-        for name in sorted(written & updated.keys()):
+        for name in sorted(updated.keys() & written - _passed_through(op)):
             yield f"{place_of(op)} changes parameter {name!r} outside its update; the server would not see it"
         for name in sorted(read & updated.keys()):
             if updated[name] < position < last:
                 yield f"{place_of(op)} reads {name!r} after its update but before the end of the step"
+
+
+def _passed_through(op: Operator) -> set[str]:
+    """Arguments of outputs that only gradients read: hierarchical_sigmoid names its weight there, and leaves it alone."""
+    return {name for arg in registry.get(op.type).outputs if arg.intermediate for name in op.outputs.get(arg.name, ())}
 
 
 def _gone(program: Program, updates: Updates) -> set[str]:

@@ -81,7 +81,7 @@ class DistributeTranspiler:
         trainers: int = 1,
         sync_mode: bool = True,
         startup_program: framework.Program | None = None,
-        current_endpoint: str = "127.0.0.1:6174",  # noqa: ARG002 (Fluid's signature)
+        current_endpoint: str = "127.0.0.1:6174",
     ) -> None:
         """Plan the job, and turn ``program`` and ``startup_program`` (by default the default ones) into the trainer's.
 
@@ -101,7 +101,7 @@ class DistributeTranspiler:
         main.distribution = self._distribution = distribution
         self._main = main
 
-    def get_trainer_program(self, wait_port: bool = True) -> framework.Program:  # noqa: ARG002 (Fluid's signature)
+    def get_trainer_program(self, wait_port: bool = True) -> framework.Program:
         """The trainer's main program: the very object that was given to ``transpile``. ``wait_port`` is not used."""
         if self._main is None:
             raise TranspileError([_TOO_EARLY])
@@ -126,8 +126,8 @@ class DistributeTranspiler:
     def get_startup_program(
         self,
         endpoint: str,
-        pserver_program: framework.Program | None = None,  # noqa: ARG002 (Fluid's signature)
-        startup_program: framework.Program | None = None,  # noqa: ARG002
+        pserver_program: framework.Program | None = None,
+        startup_program: framework.Program | None = None,
     ) -> framework.Program:
         """The startup program of one server. The programs are arguments in Fluid; here both are known already."""
         passes = PSERVER_STARTUP_PASSES

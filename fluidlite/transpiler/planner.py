@@ -15,8 +15,6 @@ from fluidlite.transpiler import checks
 from fluidlite.transpiler.analysis import (
     LOOKUP_GRADS,
     LOOKUPS,
-    Chain,
-    Updates,
     accumulators,
     find_tables,
     is_schedule,
@@ -24,14 +22,13 @@ from fluidlite.transpiler.analysis import (
     lookups_of,
     place_of,
     reads,
-    sliceable,
-    split_updates,
     users,
     writes,
 )
 from fluidlite.transpiler.placement import place, slice_rows
 from fluidlite.transpiler.plan import Cluster, DenseParam, Note, Options, Plan, Slice, Table
 from fluidlite.transpiler.schedule import Schedule, find_schedule, outside_values, staying_ops
+from fluidlite.transpiler.updates import Chain, Updates, sliceable, split_updates
 
 
 def make_plan(main: Program, startup: Program, cluster: Cluster, options: Options | None = None) -> Plan:
@@ -135,7 +132,7 @@ def _why_whole(main: Program, chain: Chain, options: Options) -> str:
 def _why_copied(main: Program, updates: Updates, chain: Chain) -> str:
     """Why trainers need a copy of a parameter that is looked up sparsely, "" when rows are enough."""
     moved = {id(main.root.ops[p]) for p in chain.on_server if p not in updates.on_trainer}
-    for block, op in users(main, chain.param):
+    for block, op in users(main, [chain.param])[chain.param]:
         if id(op) in moved:
             continue
         if block.idx != 0:
@@ -229,7 +226,6 @@ def _notes(main: Program, updates: Updates) -> list[Note]:
         if param.name not in trained and not param.is_distributed:
             reason = "nothing trains it: every trainer has its own copy"
             notes.append(Note("receive_parameters", param.name, reason))
-    for op in staying_ops(main, updates.moved):
-        if is_schedule(op):
-            notes.append(Note("drop_updates", place_of(op), "an op of the trainer reads this learning rate"))
-    return notes
+    kept_rates = [op for op in staying_ops(main, updates.moved) if is_schedule(op)]
+    reason = "an op of the trainer reads this learning rate"
+    return [*notes, *(Note("drop_updates", place_of(op), reason) for op in kept_rates)]

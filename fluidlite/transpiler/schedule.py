@@ -7,16 +7,8 @@ from dataclasses import dataclass
 
 from fluidlite.core.ir import Operator, Program
 from fluidlite.ops import registry
-from fluidlite.transpiler.analysis import (
-    Chain,
-    accumulators,
-    is_helper,
-    is_optimizer,
-    is_schedule,
-    place_of,
-    reads,
-    writes,
-)
+from fluidlite.transpiler.analysis import accumulators, is_helper, is_optimizer, is_schedule, place_of, reads, writes
+from fluidlite.transpiler.updates import Chain
 
 
 @dataclass(frozen=True)
@@ -111,8 +103,5 @@ def staying_ops(program: Program, moved: Collection[int]) -> list[Operator]:
     needed: set[str] = set()
     for position in staying:
         needed |= reads(program, ops[position])
-    for position in sorted(scheduled, reverse=True):
-        if not needed.isdisjoint(writes(program, ops[position])):
-            staying.add(position)
-            needed |= reads(program, ops[position])
-    return [ops[position] for position in sorted(staying)]
+    behind, _ = _computed_from(program, needed)
+    return [ops[position] for position in sorted(staying | scheduled.intersection(behind))]

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Operator, OpRole, Program
 from fluidlite.dtypes import VarKind
-from fluidlite.transpiler.analysis import is_helper, split_updates
+from fluidlite.errors import ProgramError
+from fluidlite.transpiler.analysis import is_helper
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import DenseParam, Plan, Table
+from fluidlite.transpiler.updates import split_updates
 
 
 def keep_on_trainer(program: Program, plan: Plan) -> None:
@@ -90,6 +92,8 @@ def _send(
 
 def _after_gradient(program: Program, gradient: str, ops: Sequence[Operator]) -> None:
     """Insert ops behind the last op of the trainer that writes a gradient (regularisation may write it in place)."""
-    writers = [p for p, op in enumerate(program.root.ops) if gradient in op.output_arguments() and not is_helper(op)]
-    for offset, op in enumerate(ops):
-        edit.insert_op(program, program.root, writers[-1] + 1 + offset, op)
+    for writer in reversed(program.root.ops):
+        if gradient in writer.output_arguments() and not is_helper(writer):
+            edit.replace_op(program, program.root, writer, [writer, *ops])
+            return
+    raise ProgramError(f"no op of the trainer writes gradient {gradient!r}")

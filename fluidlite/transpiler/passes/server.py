@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, OpRole, Program, Variable
-from fluidlite.transpiler.analysis import Chain, blocks_run_by, is_optimizer, is_schedule, split_updates
+from fluidlite.transpiler.analysis import blocks_run_by, is_optimizer, is_schedule
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import DenseParam, Plan, Slice, Table
 from fluidlite.transpiler.schedule import find_schedule
+from fluidlite.transpiler.updates import Chain, split_updates
 
 
 class Unit(NamedTuple):
