@@ -13,7 +13,7 @@ from fluidlite.executor import Executor
 from fluidlite.framework import Program, VarOrName
 from fluidlite.ports import TrainerPorts
 from fluidlite.pserver.host import Host, make_service
-from fluidlite.pserver.service import PServer
+from fluidlite.pserver.service import IN_PROCESS, PServer
 from fluidlite.rpc.inproc import inproc_port
 from fluidlite.runtime.scope import Scope
 from fluidlite.transpiler.distribute import DistributeTranspiler, DistributeTranspilerConfig
@@ -33,11 +33,11 @@ class LocalTrainer:
         self.main = main
         self.startup = startup
         self.scope = Scope()
-        ports = TrainerPorts(
+        self._ports = TrainerPorts(
             lambda trainer, _: inproc_port(services, trainer=trainer, trainers=trainers),
             _NoHost(),
         )
-        self.executor = Executor(ports=ports)
+        self.executor = Executor(ports=self._ports)
 
     def run(
         self,
@@ -49,6 +49,15 @@ class LocalTrainer:
         """Run the main program, or another one, in this trainer's scope."""
         wanted = program if program is not None else self.main
         return self.executor.run(wanted, feed, fetch_list, scope=self.scope, return_numpy=return_numpy)
+
+    def step(self, feed: Mapping[str, Any], fetch_list: VarOrName | Sequence[VarOrName] | None = None) -> list[Any]:
+        """Run the main program beside the other trainers. An error makes this trainer leave the job, so that the others
+        do not wait for it."""
+        try:
+            return self.run(feed, fetch_list)
+        except Exception:
+            self._ports.leave()
+            raise
 
 
 class LocalCluster:
@@ -90,12 +99,12 @@ class LocalCluster:
     ) -> list[list[Any]]:
         """One step of every trainer at the same time, ``feeds[i]`` for trainer i; the fetched values per trainer.
 
-        The first error of any trainer is raised when all have ended.
+        The first error of any trainer is raised when all have ended; who raised one has left the job.
         """
         if len(feeds) != len(self.trainers):
             raise FluidliteError(f"{len(self.trainers)} trainers need a feed each, not {len(feeds)}")
         steps = [
-            self._threads.submit(trainer.run, feed, fetch_list)
+            self._threads.submit(trainer.step, feed, fetch_list)
             for trainer, feed in zip(self.trainers, feeds, strict=True)
         ]
         return [step.result() for step in steps]
@@ -111,7 +120,7 @@ class LocalCluster:
         scope = self.scopes[endpoint]
         Executor().run(startup, scope=scope)
         listen = program.desc.root.ops[-1]
-        return make_service(Host(program.desc, listen, scope))
+        return make_service(Host(program.desc, listen, scope), IN_PROCESS)
 
     def __enter__(self) -> Self:
         return self

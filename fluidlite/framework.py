@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,15 @@ class NameGenerator:
 
 class Variable:
     """A variable of a program. Arithmetic and comparison operators append ops (see `fluidlite.layers.math_op`)."""
+
+    if TYPE_CHECKING:  # installed by layers.math_op, == and != among them
+
+        def __add__(self, other: Any) -> Variable: ...
+        def __neg__(self) -> Variable: ...
+
+        __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __add__
+        __lt__ = __le__ = __gt__ = __ge__ = __add__
 
     def __init__(self, block: Block, name: str) -> None:
         self.block = block

@@ -73,6 +73,11 @@ class TrainerPorts:
         """Makes the randomness of trainers differ."""
         return self._trainer or 0
 
+    def leave(self) -> None:
+        """Drop the connections without a word, as a process that dies does."""
+        if self._port is not None:
+            self._port.close()
+
     def close(self) -> None:
         """Tell the servers that this trainer is done."""
         if self._port is not None:

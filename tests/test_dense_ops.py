@@ -148,7 +148,7 @@ def test_refused_while_running(
         ((-1, 3), (3,), -1, (-1, 3)),
         ((-1, 3), (4, 3), -1, (4, 3)),
         ((2, 3, 4), (3,), 1, (2, 3, 4)),
-        ((2, 3, 4), (3, 1, 1), 1, (2, 3, 4)),
+        ((2, 3, 4, 5), (4, 1, 1), 2, (2, 3, 4, 5)),
         ((3,), (2, 3), -1, (2, 3)),
         ((2, 1), (3,), -1, (2, 3)),
         ((0, 3), (3,), -1, (0, 3)),
@@ -177,9 +177,9 @@ def test_reshape_of_unknown_and_empty_dimensions(
     assert target_shape(shape, wanted) == expected
 
 
-def startup(seed: int = 0, name: str = "w", *, persistable: bool = True, **attrs: Any) -> Plan:
+def startup(program_seed: int = 0, name: str = "w", *, persistable: bool = True, **attrs: Any) -> Plan:
     """A program that makes one first value."""
-    program = Program(random_seed=seed)
+    program = Program(random_seed=program_seed)
     edit.add_var(program, program.root, Variable(name, persistable=persistable))
     op_def = registry.get("uniform_random")
     op = Operator("uniform_random", outputs={"Out": [name]}, attrs=registry.attrs_for(op_def, attrs))
@@ -242,9 +242,7 @@ def test_auto_grown_table_in_the_place_of_values(op: str, attrs: dict[str, Any])
 def test_rows_of_a_table_follow_the_rule_of_the_op() -> None:
     constant = output("fill_constant", {}, shape=[9, 2], value=0.5, auto_grown_table=True)
     np.testing.assert_array_equal(constant.lookup(np.array([5])), [[0.5, 0.5]])
-    given = output(
-        "assign_value", {}, shape=[2, 2], dtype=FLOAT32, fp32_values=[1.0, 2, 3, 4], auto_grown_table=True
-    )
+    given = output("assign_value", {}, shape=[2, 2], dtype=FLOAT32, fp32_values=[1.0, 2, 3, 4], auto_grown_table=True)
     np.testing.assert_array_equal(given.lookup(np.array([1])), [[3.0, 4.0]])
 
 

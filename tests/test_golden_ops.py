@@ -15,6 +15,7 @@ import pytest
 from fluidlite.dtypes import VarKind
 from fluidlite.errors import FluidliteError
 from fluidlite.ops import registry
+from fluidlite.runtime.plan import Env
 from fluidlite.values.lod import LoDTensor, lod_from_lengths
 from fluidlite.values.selected_rows import SelectedRows
 from tests.op_harness import Bench, add_gradient, build, input_gradient, lod_of, numbers
@@ -57,37 +58,50 @@ def _cases() -> list[Any]:
 @needs_golden
 @pytest.mark.parametrize("case", _cases())
 def test_golden_op(case: dict[str, Any]) -> None:
-    if (case["op"], case.get("fluid_defect")) in DEVIATIONS:
-        pytest.skip(f"deviation from Fluid: {DEVIATIONS[case['op'], case['fluid_defect']]}")
-    if case["id"] in QUESTIONED:
-        pytest.skip(f"the golden is wrong: {QUESTIONED[case['id']]}")
+    _skip_where_we_differ(case)
     correct = case.get("expected_correct", {})
-    refused = case.get("error") and not correct
-    if refused or ("fluid_defect" in case and not correct and "a refusal is right" in case.get("note", "")):
+    if _is_to_be_refused(case):
         _expect_refusal(case)
         return
     bench = _bench(case)
-    wanted = {**case.get("outputs", {}), **{k: v for k, v in correct.items() if not k.startswith("grad:")}}
     gradient = case.get("grad", {})
-    if gradient and (not gradient.get("error") or any(k.startswith("grad:") for k in correct)):
+    in_grads = {**gradient.get("in_grads", {}), **{k[5:]: v for k, v in correct.items() if k.startswith("grad:")}}
+    if in_grads:
         _add_gradient(bench, gradient["out_grads"], case.get("no_grad", ()))
     env = bench.run()
-    same_values = "rng" not in case or case["op"] in SAME_GENERATOR
-    for name, values in wanted.items():
-        for index, expected in enumerate(values):
-            actual = env.read(bench.op.outputs[name][index])
-            _check(actual, expected, f"{name}[{index}]", same_values)
-            # reshape: the attribute promises a static shape, the tensor wins
-            if case["op"] not in DECLARED_AS_FLUID and "Shape" not in case["inputs"]:
-                _check_inferred(bench, bench.op.outputs[name][index], actual, f"{name}[{index}]")
+    _check_outputs(bench, env, case)
     for name, values in case.get("inputs_after", {}).items():
         for argument, expected in zip(bench.op.inputs[name], values, strict=True):
             _check(env.read(argument), expected, f"{name} afterwards")
-    in_grads = {**gradient.get("in_grads", {}), **{k[5:]: v for k, v in correct.items() if k.startswith("grad:")}}
     for name, values in in_grads.items():
         for expected, actual in zip(values, input_gradient(bench, env, name), strict=True):
             if expected is not None:
                 _check(_as_far_as_defined(actual, expected, case), expected, f"{name}@GRAD", check_lod=False)
+
+
+def _skip_where_we_differ(case: dict[str, Any]) -> None:
+    deviation = DEVIATIONS.get((case["op"], case.get("fluid_defect")))
+    if deviation is not None:
+        pytest.skip(f"deviation from Fluid: {deviation}")
+    if case["id"] in QUESTIONED:
+        pytest.skip(f"the golden is wrong: {QUESTIONED[case['id']]}")
+
+
+def _is_to_be_refused(case: dict[str, Any]) -> bool:
+    if case.get("expected_correct"):
+        return False
+    return bool(case.get("error")) or ("fluid_defect" in case and "a refusal is right" in case.get("note", ""))
+
+
+def _check_outputs(bench: Bench, env: Env, case: dict[str, Any]) -> None:
+    correct = {k: v for k, v in case.get("expected_correct", {}).items() if not k.startswith("grad:")}
+    same_values = "rng" not in case or case["op"] in SAME_GENERATOR
+    for name, values in {**case.get("outputs", {}), **correct}.items():
+        for argument, expected in zip(bench.op.outputs[name], values, strict=True):
+            actual = env.read(argument)
+            _check(actual, expected, argument, same_values)
+            if "Shape" not in case["inputs"]:  # reshape: the attribute promises a static shape, the tensor wins
+                _check_inferred(bench, argument, actual, argument)
 
 
 def _expect_refusal(case: dict[str, Any]) -> None:

@@ -73,9 +73,7 @@ def listed(values: Mapping[str, Any], many: Mapping[str, bool]) -> dict[str, lis
 def bench_of(op_def: OpDef, case: Case, dtype: str = "float64", *, unknown_batch: bool = False) -> Bench:
     """The case with its floats in ``dtype``."""
     many = {arg.name: arg.many for arg in op_def.inputs}
-    inputs = {
-        name: [in_dtype(value, dtype) for value in values] for name, values in listed(case.inputs, many).items()
-    }
+    inputs = {name: [in_dtype(value, dtype) for value in values] for name, values in listed(case.inputs, many).items()}
     return build(
         op_def.type,
         inputs,
@@ -326,7 +324,9 @@ def test_gradient_ops_as_in_fluid(op_def: OpDef) -> None:
 def op_with_all_arguments(op_def: OpDef) -> Operator:
     """The op as the specification's gradients were made from: every input ``name_v`` and output ``name_o``."""
     attrs = {
-        name: registry.coerce_attr(spec.type, 0 if spec.default is REQUIRED and is_number(spec.type) else default_of(spec))
+        name: registry.coerce_attr(
+            spec.type, 0 if spec.default is REQUIRED and is_number(spec.type) else default_of(spec)
+        )
         for name, spec in op_def.attrs.items()
     }
     return Operator(

@@ -74,7 +74,7 @@ def gelu_grad(ctx: KernelContext, X: Array, Out_GRAD: Array, *, approximate: boo
         slope = gate * (1 - gate) * 2 * _GELU_SCALE * (1 + 3 * _GELU_CUBE * X * X)
     else:
         slope = np.exp(-X * X / 2) / math.sqrt(2 * math.pi)
-    return Out_GRAD * (gate + gated(X, slope))
+    return np.asarray(Out_GRAD * (gate + gated(X, slope)))
 
 
 _GELU_SCALE: Final = math.sqrt(2 / math.pi)
@@ -90,14 +90,14 @@ def _gelu_gate(X: Array, approximate: bool) -> Array:
 
 def swish_grad(ctx: KernelContext, X: Array, Out_GRAD: Array, *, beta: float) -> Array:
     gate = sigmoid(beta * X)
-    return Out_GRAD * (gate + gated(beta * X, gate * (1 - gate)))
+    return np.asarray(Out_GRAD * (gate + gated(beta * X, gate * (1 - gate))))
 
 
 def hard_swish_grad(
     ctx: KernelContext, X: Array, Out_GRAD: Array, *, threshold: float, scale: float, offset: float
 ) -> Array:
-    inside = np.where(X > -offset, (2 * X + offset) / scale, 0)
-    return Out_GRAD * np.where(X >= threshold - offset, threshold / scale, inside).astype(X.dtype)
+    inside = np.where(-offset < X, (2 * X + offset) / scale, 0)
+    return np.asarray(Out_GRAD * np.where(threshold - offset <= X, threshold / scale, inside).astype(X.dtype))
 
 
 def soft_relu_grad(ctx: KernelContext, Out: Array, Out_GRAD: Array, *, threshold: float) -> Array:
@@ -106,11 +106,11 @@ def soft_relu_grad(ctx: KernelContext, Out: Array, Out_GRAD: Array, *, threshold
 
 
 def softshrink(ctx: KernelContext, X: Array, *, lambda_: float) -> Array:
-    return X - np.clip(X, -lambda_, lambda_)
+    return np.asarray(X - np.clip(X, -lambda_, lambda_))
 
 
 def stanh_grad(ctx: KernelContext, X: Array, Out_GRAD: Array, *, scale_a: float, scale_b: float) -> Array:
-    return Out_GRAD * (scale_a * scale_b) * (1 - np.tanh(scale_a * X) ** 2)
+    return np.asarray(Out_GRAD * (scale_a * scale_b) * (1 - np.tanh(scale_a * X) ** 2))
 
 
 _POSITIVE: Final = np.abs(_X)
@@ -321,7 +321,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         "brelu",
         "Out = X limited to `t_min` and `t_max`.",
         lambda _, X, t_min, t_max: np.clip(X, t_min, t_max),
-        lambda _, X, Out_GRAD, t_min, t_max: Out_GRAD * ((X > t_min) & (X < t_max)),
+        lambda _, X, Out_GRAD, t_min, t_max: Out_GRAD * ((t_min < X) & (t_max > X)),
         ([-1.5, 2.0, 30.0], [0.0, 2.0, 24.0]),
         {"t_min": float_attr(0.0), "t_max": float_attr(24.0)},
     ),

@@ -45,7 +45,7 @@ def _assign_grad(op: Operator) -> list[Operator]:
 
 
 def increment(ctx: KernelContext, X: Array, *, step: float) -> Array:
-    return X + np.asarray(step).astype(X.dtype)
+    return np.asarray(X + np.asarray(step).astype(X.dtype))
 
 
 def _infer_increment(ctx: InferContext) -> None:
@@ -78,7 +78,7 @@ def range_(ctx: KernelContext, Start: Array, End: Array, Step: Array) -> Array:
     if step == 0 or (end - start) / step < 0:
         raise ProgramError(f"range from {start} to {end} by {step} never ends")
     count = math.ceil(abs((end - start) / step))
-    return (start + np.arange(count, dtype=Start.dtype) * step).astype(Start.dtype)
+    return np.asarray((start + np.arange(count, dtype=Start.dtype) * step).astype(Start.dtype))
 
 
 def _infer_range(ctx: InferContext) -> None:

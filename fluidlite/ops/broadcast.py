@@ -41,7 +41,7 @@ def result_shape(x: Shape, y: Shape, axis: int) -> Shape:
 
 
 def _stretch(a: int, b: int, x: Shape, y: Shape, axis: int) -> int:
-    if a == b or b == 1:
+    if b in (a, 1):
         return a
     if a == 1:
         return b

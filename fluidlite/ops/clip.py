@@ -37,7 +37,7 @@ def clip_grad(
     ctx: KernelContext, X: Array, Min: Array | None, Max: Array | None, Out_GRAD: Array, *, min: float, max: float
 ) -> Array:
     low, high = _limits(X, Min, Max, min, max)
-    return Out_GRAD * ((X > low) & (X < high))
+    return Out_GRAD * ((low < X) & (high > X))
 
 
 def clip_by_norm(ctx: KernelContext, X: Array, *, max_norm: float) -> Array:
@@ -71,9 +71,7 @@ register(
     share_lod="X",
     sparse=("X",),
     cases=(
-        Case(
-            {"X": _X}, {"min": -1.0, "max": 3.0}, {"Out": np.array([[-1.0, 0.5], [2.0, 3.0]])}, check_grad=("X",)
-        ),
+        Case({"X": _X}, {"min": -1.0, "max": 3.0}, {"Out": np.array([[-1.0, 0.5], [2.0, 3.0]])}, check_grad=("X",)),
         Case(
             {"X": _X, "Min": np.array([0.0]), "Max": np.array([1.0])},
             {"min": -9.0, "max": 9.0},

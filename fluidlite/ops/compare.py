@@ -47,7 +47,7 @@ def equal(x: Array, y: Array) -> Array:
     """Floats are equal when they differ by less than 1e-8 (Fluid's rule); equal infinities are equal, NaN is not."""
     if x.dtype.kind != "f":
         return np.equal(x, y)
-    return np.equal(x, y) | (np.abs(x - y) < 1e-8)
+    return np.asarray(np.equal(x, y) | (np.abs(x - y) < 1e-8))
 
 
 def not_equal(x: Array, y: Array) -> Array:

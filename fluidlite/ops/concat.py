@@ -164,9 +164,7 @@ def _split_grad(op: Operator) -> list[Operator]:
     inputs = {"X": [names.grad(argument) for argument in op.outputs["Out"]]}
     if op.inputs.get("AxisTensor"):
         inputs["AxisTensor"] = list(op.inputs["AxisTensor"])
-    return [
-        Operator("concat", inputs, {"Out": [names.grad(op.inputs["X"][0])]}, without_role(op), origin=op.origin)
-    ]
+    return [Operator("concat", inputs, {"Out": [names.grad(op.inputs["X"][0])]}, without_role(op), origin=op.origin)]
 
 
 _A, _B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[5.0], [6.0]])

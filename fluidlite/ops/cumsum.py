@@ -24,7 +24,7 @@ def cumsum(ctx: KernelContext, X: Array, *, axis: int, exclusive: bool, reverse:
 
 def _grad(op: Operator) -> list[Operator]:
     """The same sum from the other end."""
-    reverse = registry.attrs_for_one("cumsum", "reverse", not op.attr("reverse", False))
+    reverse = registry.attrs_for_one("cumsum", "reverse", not op.attr("reverse"))
     return [
         Operator(
             "cumsum",

@@ -197,9 +197,7 @@ def _cases(spec: Elementwise) -> tuple[Case, ...]:
     return (
         plain,
         Case({"X": _ROWS, "Y": _COLUMN_SCALE}, {}, {"Out": formula(_ROWS, _COLUMN_SCALE)}, check_grad=grad),
-        Case(
-            {"X": _ROWS, "Y": _ROW_SCALE}, {"axis": 0}, {"Out": formula(_ROWS, _ROW_SCALE[:, None])}, check_grad=grad
-        ),
+        Case({"X": _ROWS, "Y": _ROW_SCALE}, {"axis": 0}, {"Out": formula(_ROWS, _ROW_SCALE[:, None])}, check_grad=grad),
         Case(
             {"X": _ROWS[:, :1], "Y": _COLUMN_SCALE},
             {},

@@ -51,7 +51,7 @@ def expand_as_grad(ctx: KernelContext, X: Array, target_tensor: Array, Out_GRAD:
 def _folded(out_grad: Array, shape: Shape, times: Sequence[int]) -> Array:
     """The gradients of all copies of each element, summed."""
     pairs = [size for pair in zip(times, shape, strict=True) for size in pair]
-    return out_grad.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2)), dtype=out_grad.dtype)
+    return np.asarray(out_grad.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2)), dtype=out_grad.dtype))
 
 
 def _expanded(shape: Shape, times: Sequence[int]) -> Shape:

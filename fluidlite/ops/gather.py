@@ -15,9 +15,7 @@ from fluidlite.ops.registry import Case, bool_attr, register
 from fluidlite.values.selected_rows import segment_sum
 
 _OVERWRITE: Final = {
-    "overwrite": bool_attr(
-        default=True, doc="of a repeated index only the last use counts; False: they are summed"
-    )
+    "overwrite": bool_attr(default=True, doc="of a repeated index only the last use counts; False: they are summed")
 }
 
 
@@ -110,7 +108,7 @@ def _overwritten(rows: Array, height: int) -> Array:
     """Positions whose row is written again later."""
     last = np.zeros(height, np.int64)
     last[rows] = np.arange(len(rows))
-    return last[rows] != np.arange(len(rows))
+    return np.asarray(last[rows] != np.arange(len(rows)))
 
 
 def _infer_scatter(ctx: InferContext) -> None:
@@ -160,7 +158,12 @@ register(
     kernel=gather_nd,
     grad=maker(["X", "Index", "Out@GRAD"], ["X@GRAD"]),
     cases=(
-        Case({"X": _X, "Index": np.array([[2, 0], [0, 1], [2, 0]])}, {}, {"Out": np.array([5.0, 2.0, 5.0])}, check_grad=("X",)),
+        Case(
+            {"X": _X, "Index": np.array([[2, 0], [0, 1], [2, 0]])},
+            {},
+            {"Out": np.array([5.0, 2.0, 5.0])},
+            check_grad=("X",),
+        ),
         Case({"X": _X, "Index": np.array([[1], [1]])}, {}, {"Out": _X[[1, 1]]}, check_grad=("X",)),
     ),
 )

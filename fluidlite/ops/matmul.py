@@ -73,9 +73,7 @@ def _infer_mul(ctx: InferContext) -> None:
         )
     inner_x, inner_y = x[x_rows:], y[:y_rows]
     if -1 not in inner_x + inner_y and math.prod(inner_x) != math.prod(inner_y):
-        raise ctx.error(
-            f"X {list(x)} has {math.prod(inner_x)} columns but Y {list(y)} has {math.prod(inner_y)} rows"
-        )
+        raise ctx.error(f"X {list(x)} has {math.prod(inner_x)} columns but Y {list(y)} has {math.prod(inner_y)} rows")
     _infer_dtype(ctx)
     ctx.set("Out", x[:x_rows] + y[y_rows:], lod_level=ctx.input("X").lod_level)
 
@@ -135,7 +133,7 @@ def matmul(ctx: KernelContext, X: Array, Y: Array, *, transpose_X: bool, transpo
     _check_dtypes(X, Y)
     shape = _product_shape(X.shape, Y.shape, transpose_X, transpose_Y)
     out = np.matmul(_matrices(X, transpose_X, vector_is_row=True), _matrices(Y, transpose_Y, vector_is_row=False))
-    return (out if alpha == 1 else out * out.dtype.type(alpha)).reshape(shape)
+    return np.asarray((out if alpha == 1 else out * out.dtype.type(alpha)).reshape(shape))
 
 
 def matmul_grad(
@@ -238,9 +236,7 @@ register(
         _matmul_case(_X, np.stack([_Y, -_Y]), np.stack([_XY, -_XY])),
         _matmul_case(_X[0], _Y, _XY[0]),
         _matmul_case(_X[0], _Y[:, 0], [-2.0]),
-        _matmul_case(
-            _X[1], _Y[0], [[1.0, 0.5], [-0.5, -0.25], [6.0, 3.0]], transpose_X=True, transpose_Y=True
-        ),
+        _matmul_case(_X[1], _Y[0], [[1.0, 0.5], [-0.5, -0.25], [6.0, 3.0]], transpose_X=True, transpose_Y=True),
         Case({"X": np.zeros((0, 3)), "Y": _Y}, {}, {"Out": np.zeros((0, 2))}, note="an empty batch"),
     ),
 )

@@ -29,7 +29,7 @@ def squared_l2_norm(ctx: KernelContext, X: Array) -> Array:
 
 
 def squared_l2_norm_grad(ctx: KernelContext, X: Array, Out_GRAD: Array) -> Array:
-    return X * (2 * Out_GRAD.reshape(1))
+    return np.asarray(X * (2 * Out_GRAD.reshape(1)))
 
 
 def l1_norm(ctx: KernelContext, X: Array) -> Array:
@@ -90,7 +90,7 @@ def norm(ctx: KernelContext, X: Array, *, axis: int, epsilon: float) -> dict[str
 
 def norm_grad(ctx: KernelContext, X: Array, Norm: Array, Out_GRAD: Array, *, axis: int) -> Array:
     along = np.sum(Out_GRAD * X, axis=axis, keepdims=True)
-    return (Out_GRAD - X * (along / (Norm * Norm))) / Norm
+    return np.asarray((Out_GRAD - X * (along / (Norm * Norm))) / Norm)
 
 
 def _infer_norm(ctx: InferContext) -> None:
@@ -104,7 +104,7 @@ def _infer_norm(ctx: InferContext) -> None:
 
 def _lengths(x: Array) -> Array:
     """The length of each row, (n, 1)."""
-    return np.sqrt(np.sum(x * x, axis=1, keepdims=True) + x.dtype.type(_COS_EPSILON))
+    return np.asarray(np.sqrt(np.sum(x * x, axis=1, keepdims=True) + x.dtype.type(_COS_EPSILON)))
 
 
 def _rows(x: Array) -> Array:

@@ -17,11 +17,9 @@ def pow_(ctx: KernelContext, X: Array, FactorTensor: Array | None, *, factor: fl
     return np.power(X, _exponent(X, FactorTensor, factor))
 
 
-def pow_grad(
-    ctx: KernelContext, X: Array, FactorTensor: Array | None, Out_GRAD: Array, *, factor: float
-) -> Array:
+def pow_grad(ctx: KernelContext, X: Array, FactorTensor: Array | None, Out_GRAD: Array, *, factor: float) -> Array:
     exponent = _exponent(X, FactorTensor, factor)
-    return Out_GRAD * exponent * np.power(X, exponent - 1)
+    return np.asarray(Out_GRAD * exponent * np.power(X, exponent - 1))
 
 
 def _exponent(x: Array, tensor: Array | None, factor: float) -> Array:

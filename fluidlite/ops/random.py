@@ -18,8 +18,8 @@ import numpy as np
 from fluidlite.dtypes import Array, numpy_dtype
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
-from fluidlite.ops.initial import TABLE_ATTRS, infer_batch_size_like, infer_initial, new_table, replaced
 from fluidlite.ops.infer import InferContext
+from fluidlite.ops.initial import TABLE_ATTRS, infer_batch_size_like, infer_initial, new_table, replaced
 from fluidlite.ops.registry import (
     REQUIRED,
     AttrSpec,
@@ -74,7 +74,7 @@ class Distribution:
 
 def _truncated(source: np.random.Generator, count: int, attrs: dict[str, Any]) -> Array:
     tail = math.erfc(math.sqrt(2.0)) / 2
-    return attrs["mean"] + attrs["std"] * normal_quantile(source.uniform(tail, 1 - tail, count))
+    return np.asarray(attrs["mean"] + attrs["std"] * normal_quantile(source.uniform(tail, 1 - tail, count)))
 
 
 UNIFORM: Final = Distribution(
@@ -135,7 +135,7 @@ def sampling_id(ctx: KernelContext, X: Array, *, min: float, max: float, seed: i
     else:
         drawn = ctx.generator(0).uniform(min, max, len(X)).astype(X.dtype)
     reached = np.cumsum(X, axis=1) > drawn[:, None]
-    return np.where(reached.any(axis=1), reached.argmax(axis=1), X.shape[1] - 1)
+    return np.asarray(np.where(reached.any(axis=1), reached.argmax(axis=1), X.shape[1] - 1))
 
 
 def _infer_sampling_id(ctx: InferContext) -> None:
@@ -216,7 +216,10 @@ register(
     kernel=_initial_kernel(TRUNCATED),
     cases=(
         Case(
-            {}, {"shape": [3], "seed": 7}, {"Out": np.array([-1.997223, 0.22984603, -0.76314825], np.float32)}, rtol=1e-5
+            {},
+            {"shape": [3], "seed": 7},
+            {"Out": np.array([-1.997223, 0.22984603, -0.76314825], np.float32)},
+            rtol=1e-5,
         ),
     ),
 )

@@ -100,7 +100,7 @@ def _prod_grad(x: Array, _out: Any, out_grad: Array, axes: Axes) -> Array:
     zeros = zero.sum(axis=axes, keepdims=True)
     nonzero = np.where(zero, 1, x)
     others = _prod(nonzero, axes)
-    return np.where(zero, zeros == 1, zeros == 0) * (out_grad * others / nonzero)
+    return np.asarray(np.where(zero, zeros == 1, zeros == 0) * (out_grad * others / nonzero))
 
 
 def _spread(values: Array, shape: tuple[int, ...]) -> Array:
@@ -120,9 +120,7 @@ REDUCTIONS: Final = (
 
 
 def _kernel(reduction: Reduction) -> Kernel:
-    def forward(
-        ctx: KernelContext, X: Array, *, dim: Axes, keep_dim: bool, reduce_all: bool, out_dtype: int
-    ) -> Array:
+    def forward(ctx: KernelContext, X: Array, *, dim: Axes, keep_dim: bool, reduce_all: bool, out_dtype: int) -> Array:
         axes = axes_of(X.ndim, dim, reduce_all)
         x = X if out_dtype < 0 else X.astype(numpy_dtype(out_dtype), copy=False)
         return reduction(x, axes).reshape(reduced_shape(X.shape, axes, keep_dim))
@@ -139,9 +137,7 @@ def _grad_kernel(derivative: Derivative, needs_out: bool) -> Kernel:
         out = None if Out is None else Out.reshape(kept)
         return derivative(X, out, Out_GRAD.reshape(kept).astype(X.dtype, copy=False), axes)
 
-    def backward_without_out(
-        ctx: KernelContext, X: Array, Out_GRAD: Array, *, dim: Axes, reduce_all: bool
-    ) -> Array:
+    def backward_without_out(ctx: KernelContext, X: Array, Out_GRAD: Array, *, dim: Axes, reduce_all: bool) -> Array:
         return backward(ctx, X, Out_GRAD, dim=dim, reduce_all=reduce_all)
 
     return backward if needs_out else backward_without_out
@@ -174,9 +170,7 @@ def _cases(spec: Reduce) -> tuple[Case, ...]:
         Case({"X": _X}, {"dim": [1]}, {"Out": spec.reduction(_X, (1,))[:, 0]}, check_grad=("X",)),
         Case({"X": _X}, {"dim": [-1, 0], "keep_dim": True}, {"Out": spec.reduction(_X, (0, 2))}, check_grad=("X",)),
         Case({"X": _X}, {"dim": every}, {"Out": spec.reduction(_X, every).reshape(1)}, check_grad=("X",)),
-        Case(
-            {"X": _X}, {"reduce_all": True, "keep_dim": True}, {"Out": spec.reduction(_X, every)}, check_grad=("X",)
-        ),
+        Case({"X": _X}, {"reduce_all": True, "keep_dim": True}, {"Out": spec.reduction(_X, every)}, check_grad=("X",)),
         Case({"X": np.zeros((0, 3))}, {"dim": [1]}, {"Out": np.zeros(0)}, note="an empty batch"),
         Case({"X": np.array([[7, -2], [0, 1]])}, {"dim": [1]}, {"Out": spec.reduction(_INTS, (1,))[:, 0]}),
     )

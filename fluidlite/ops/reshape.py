@@ -170,9 +170,7 @@ def _cases(extra: dict[str, Any]) -> tuple[Case, ...]:
         Case({"X": _X}, {"shape": [3, 2]}, {"Out": _X.reshape(3, 2), **extra}, check_grad=("X",)),
         Case({"X": _X}, {"shape": [0, -1, 1]}, {"Out": _X.reshape(2, 3, 1)}, check_grad=("X",)),
         Case({"X": _X, "Shape": np.array([3, 2], np.int32)}, {"shape": [-1, 2]}, {"Out": _X.reshape(3, 2)}),
-        Case(
-            {"X": _X, "ShapeTensor": [np.array([3]), np.array([2])]}, {"shape": [-1, 2]}, {"Out": _X.reshape(3, 2)}
-        ),
+        Case({"X": _X, "ShapeTensor": [np.array([3]), np.array([2])]}, {"shape": [-1, 2]}, {"Out": _X.reshape(3, 2)}),
         Case({"X": np.zeros((0, 4))}, {"shape": [-1, 2]}, {"Out": np.zeros((0, 2))}, note="an empty batch"),
     )
 

@@ -49,7 +49,7 @@ def ordered(x: Array, axis: int, descending: bool) -> Array:
         return np.argsort(x, axis=axis, kind="stable")
     # reversed before and after, so that the stable ascending order descends without negating values
     reverse = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-    return x.shape[axis] - 1 - reverse
+    return np.asarray(x.shape[axis] - 1 - reverse)
 
 
 def argsort(ctx: KernelContext, X: Array, *, axis: int, descending: bool) -> dict[str, Array]:

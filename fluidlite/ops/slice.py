@@ -31,9 +31,7 @@ def index_of(
 ) -> Index:
     """The numpy index of a slice. ShapeError for bounds that can never hold an element."""
     if not len(axes) == len(starts) == len(ends) == len(strides):
-        raise ShapeError(
-            f"axes {list(axes)}, starts {list(starts)}, ends {list(ends)} and strides differ in length"
-        )
+        raise ShapeError(f"axes {list(axes)}, starts {list(starts)}, ends {list(ends)} and strides differ in length")
     index = [slice(None)] * len(shape)
     for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
         place = axis_in(len(shape), axis)
@@ -48,7 +46,7 @@ def _bounds(size: int, start: int, end: int, stride: int) -> slice:
         first, last = (min(max(i + size if i < 0 else i, 0), size) for i in (start, end))
     else:
         first, last = (min(max(i + size if i < 0 else i, -1), size - 1) for i in (start, end))
-    if size and not len(range(first, last, stride)):
+    if size and not range(first, last, stride):
         raise ShapeError(f"the range from {start} to {end} by {stride} of a dimension of {size} is empty")
     return slice(first, last if last >= 0 else None, stride) if size else slice(0, 0)
 
@@ -106,9 +104,7 @@ def _sizes(shape: Shape, axes: Shape, starts: Shape, ends: Shape, strides: Shape
     """Sizes after the slice; an unknown dimension stays unknown."""
     known = [i for i, axis in enumerate(axes) if shape[axis_in(len(shape), axis)] >= 0]
     index = index_of(shape, *(tuple(values[i] for i in known) for values in (axes, starts, ends, strides)))
-    return tuple(
-        len(range(*part.indices(size))) if size >= 0 else -1 for part, size in zip(index, shape, strict=True)
-    )
+    return tuple(len(range(*part.indices(size))) if size >= 0 else -1 for part, size in zip(index, shape, strict=True))
 
 
 _X = np.arange(12.0).reshape(3, 4)

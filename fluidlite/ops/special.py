@@ -18,7 +18,7 @@ def sigmoid(x: Array) -> Array:
 
 def sign(x: Array) -> Array:
     """-1, 0 or 1 in the dtype of ``x``; 0 for NaN."""
-    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))
 
 
 def softplus(x: Array) -> Array:

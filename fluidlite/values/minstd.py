@@ -40,7 +40,7 @@ class MinStd:
         """The next ``count`` numbers of [0, 1). A float64 takes two states, any other dtype one."""
         if dtype == np.float64:
             low, high = (self.states(2 * count).reshape(count, 2) - 1).T.astype(np.float64)
-            unit = (low + high * float(_RANGE)) / (float(_RANGE) * float(_RANGE))
+            unit: Array = (low + high * float(_RANGE)) / (float(_RANGE) * float(_RANGE))
         else:
             unit = (self.states(count) - 1).astype(np.float32) / np.float32(_RANGE)
         return np.minimum(unit, np.nextafter(np.ones((), unit.dtype), np.zeros((), unit.dtype)))
@@ -49,7 +49,7 @@ class MinStd:
         """Uniform between ``low`` and ``high``, (count,)."""
         unit = self.canonical(count, dtype)
         start, end = unit.dtype.type(low), unit.dtype.type(high)
-        return (unit * (end - start) + start).astype(dtype)
+        return np.asarray(unit * (end - start) + start, dtype)
 
     def normal(self, count: int, mean: float, std: float, dtype: np.dtype[Any]) -> Array:
         """Normal, by Marsaglia's polar method: points of the unit disc, of each its y and then its x. (count,)."""
@@ -64,7 +64,7 @@ class MinStd:
             parts.append(points[:, ::-1] * np.sqrt(-2 * _log(square) / square)[:, None])
             missing -= len(points)
         values = np.concatenate(parts)[:pairs].reshape(-1)[:count] if parts else np.empty(0, dtype)
-        return (values * values.dtype.type(std) + values.dtype.type(mean)).astype(dtype)
+        return np.asarray(values * values.dtype.type(std) + values.dtype.type(mean), dtype)
 
     def truncated_normal(self, count: int, mean: float, std: float, dtype: np.dtype[Any]) -> Array:
         """Normal within two standard deviations of the mean, by the inverse distribution function, (count,)."""
