@@ -19,6 +19,8 @@ from fluidlite.runtime.scope import Scope
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows, to_dense
 
+#: outputs that programs must declare as Fluid's do, although no run gives that shape
+SHAPE_OF_FLUID = {("sequence_pad", "Out"), ("get_tensor_from_selected_rows", "Out")}
 Values = Mapping[str, Sequence[Any]]
 
 
@@ -108,6 +110,22 @@ def add_gradient(bench: Bench, out_grads: Mapping[str, Any], no_grad: Sequence[s
 def input_gradient(bench: Bench, env: Env, name: str) -> list[Any]:
     """The gradients of an input's arguments, None where none was made."""
     return [env.read(names.grad(argument)) for argument in bench.op.inputs.get(name, ())]
+
+
+def check_inferred(bench: Bench, value: Any, name: str, argument: str) -> None:
+    """What `infer` said of an output's variable must hold for the value that it got."""
+    var = bench.block.vars[argument]
+    array = numbers(value)
+    if not isinstance(array, np.ndarray):
+        return
+    assert isinstance(value, SelectedRows) == (var.kind is VarKind.SELECTED_ROWS), f"inferred kind of {name}"
+    assert var.dtype == array.dtype.name, f"inferred dtype of {name}"
+    if isinstance(value, SelectedRows) or var.shape is None or (bench.op_def.type, name) in SHAPE_OF_FLUID:
+        return
+    assert len(var.shape) == array.ndim, f"inferred rank of {name}: {var.shape} for {array.shape}"
+    fits = all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
+    assert fits, f"inferred shape of {name}: {var.shape} for {array.shape}"
+    assert len(lod_of(value)) <= var.lod_level, f"inferred LoD level of {name}"
 
 
 def copied(value: Any) -> Any:

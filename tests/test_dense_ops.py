@@ -259,6 +259,14 @@ def test_assign_is_a_copy() -> None:
     assert not np.shares_memory(env.read("X_0"), env.read("Out_out0"))
 
 
+def test_a_slice_that_outlives_the_run_does_not_hold_the_whole() -> None:
+    """A server keeps rows of a parameter that it made whole."""
+    bench = build("slice", {"Input": [zeros(4, 2)]}, {"axes": [0], "starts": [1], "ends": [3]})
+    bench.block.vars["Out_out0"].persistable = True
+    env = bench.run()
+    assert not np.shares_memory(env.read("Input_0"), env.read("Out_out0"))
+
+
 def test_increment_leaves_other_holders_of_the_old_value_alone() -> None:
     bench = build("increment", {"X": [np.array([3])]}, {}, inplace={"Out": "X"})
     before = np.array([3])

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fluidlite.dtypes import VarKind
 from fluidlite.errors import FluidliteError
 from fluidlite.ops import registry
 from fluidlite.runtime.plan import Env
 from fluidlite.values.lod import LoDTensor, lod_from_lengths
 from fluidlite.values.selected_rows import SelectedRows
-from tests.op_harness import Bench, add_gradient, build, input_gradient, lod_of, numbers
+from tests.op_harness import Bench, add_gradient, build, check_inferred, input_gradient, lod_of, numbers
 from tests.shared_data import GOLDEN, golden_array, golden_names, needs_golden
 
 #: ops whose seeded values we make with Fluid's own generator
@@ -101,7 +100,7 @@ def _check_outputs(bench: Bench, env: Env, case: dict[str, Any]) -> None:
             actual = env.read(argument)
             _check(actual, expected, argument, same_values)
             if "Shape" not in case["inputs"]:  # reshape: the attribute promises a static shape, the tensor wins
-                _check_inferred(bench, argument, actual, argument)
+                check_inferred(bench, actual, name, argument)
 
 
 def _expect_refusal(case: dict[str, Any]) -> None:
@@ -190,19 +189,3 @@ def _check_values(actual: Any, expected: Any, what: str) -> None:
         return
     rtol = 1e-5 if actual.dtype == np.float32 else 1e-6
     np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-6, err_msg=what)
-
-
-def _check_inferred(bench: Bench, argument: str, actual: Any, what: str) -> None:
-    """What `infer` said of an output must not contradict what the kernel wrote."""
-    var = bench.block.vars[argument]
-    if isinstance(actual, SelectedRows):
-        assert var.kind is VarKind.SELECTED_ROWS, f"inferred kind of {what}"
-        return
-    array = numbers(actual)
-    if var.kind is not VarKind.LOD_TENSOR or not isinstance(array, np.ndarray):
-        return
-    assert var.dtype == array.dtype.name, f"inferred dtype of {what}"
-    if var.shape is not None:
-        assert len(var.shape) == array.ndim, f"inferred rank of {what}: {var.shape}, got {array.shape}"
-        fits = all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
-        assert fits, f"inferred shape of {what}: {var.shape}, got {array.shape}"

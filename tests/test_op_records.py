@@ -14,12 +14,22 @@ import numpy as np
 import pytest
 
 from fluidlite.core import names, serde
-from fluidlite.core.ir import AttrType, Operator
-from fluidlite.dtypes import VarKind
+from fluidlite.core.ir import AttrType
 from fluidlite.ops import registry
 from fluidlite.ops.registry import REQUIRED, Case, OpDef
+from fluidlite.ops_page import is_gradient, sample
 from fluidlite.values.selected_rows import SelectedRows
-from tests.op_harness import Bench, add_gradient, array_of, build, input_gradient, lod_of, numbers, with_array
+from tests.op_harness import (
+    Bench,
+    add_gradient,
+    array_of,
+    build,
+    check_inferred,
+    input_gradient,
+    lod_of,
+    numbers,
+    with_array,
+)
 from tests.shared_data import golden_names, needs_golden, needs_shared, shared
 
 #: (op, output) of a dtype of its own, whatever the dtype of the inputs
@@ -56,7 +66,7 @@ NO_GRADIENT = {"split_selected_rows"}
 BOUND_BY_EXECUTOR = {"feed", "fetch"}
 
 DEFS = registry.all_defs()
-FORWARD = [op_def for op_def in DEFS if not op_def.type.endswith(("_grad", "_grad2"))]
+FORWARD = [op_def for op_def in DEFS if not is_gradient(op_def.type)]
 CASES = [
     pytest.param(op_def, case, id=f"{op_def.type}-{index}")
     for op_def in DEFS
@@ -154,26 +164,7 @@ def test_inferred_shapes(op_def: OpDef, case: Case, batch: str) -> None:
     env = bench.run()
     for name, arguments in bench.op.outputs.items():
         for argument in arguments:
-            check_inferred(bench, env.read(argument), argument, name)
-
-
-def check_inferred(bench: Bench, value: Any, argument: str, name: str) -> None:
-    """What `infer` said of a variable must hold for the value that it got."""
-    var = bench.block.vars[argument]
-    if value is None or isinstance(value, list):
-        return
-    if isinstance(value, SelectedRows):
-        assert var.kind is VarKind.SELECTED_ROWS, f"inferred kind of {name}"
-    array = numbers(value)
-    if not isinstance(array, np.ndarray):
-        return
-    assert var.dtype == array.dtype.name, f"inferred dtype of {name}"
-    if isinstance(value, SelectedRows) or var.shape is None:
-        return
-    assert len(var.shape) == array.ndim, f"inferred rank of {name}: {var.shape} for {array.shape}"
-    fits = all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
-    assert fits, f"inferred shape of {name}: {var.shape} for {array.shape}"
-    assert len(lod_of(value)) <= var.lod_level, f"inferred LoD level of {name}"
+            check_inferred(bench, env.read(argument), name, argument)
 
 
 @pytest.mark.parametrize(("op_def", "case"), CASES)
@@ -314,34 +305,8 @@ def test_gradient_ops_as_in_fluid(op_def: OpDef) -> None:
     if op_def.grad is None:
         assert not known[op_def.type] or op_def.type in NO_GRADIENT, "Fluid has a gradient"
         return
-    made = op_def.grad(op_with_all_arguments(op_def))
+    made = op_def.grad(sample(op_def))
     assert [op.type for op in made] == [theirs["type"] for theirs in known[op_def.type]]
     for mine, theirs in zip(made, known[op_def.type], strict=True):
         assert without_empty(mine.inputs) == without_empty(theirs["inputs"])
         assert without_empty(mine.outputs) == without_empty(theirs["outputs"])
-
-
-def op_with_all_arguments(op_def: OpDef) -> Operator:
-    """The op as the specification's gradients were made from: every input ``name_v`` and output ``name_o``."""
-    attrs = {
-        name: registry.coerce_attr(
-            spec.type, 0 if spec.default is REQUIRED and is_number(spec.type) else default_of(spec)
-        )
-        for name, spec in op_def.attrs.items()
-    }
-    return Operator(
-        op_def.type,
-        {arg.name: [f"{arg.name.lower()}_v"] for arg in op_def.inputs},
-        {arg.name: [f"{arg.name.lower()}_o"] for arg in op_def.outputs},
-        attrs,
-    )
-
-
-def is_number(type: AttrType) -> bool:
-    return type in (AttrType.INT, AttrType.LONG, AttrType.FLOAT, AttrType.BOOLEAN, AttrType.BLOCK)
-
-
-def default_of(spec: registry.AttrSpec) -> Any:
-    if spec.default is not REQUIRED:
-        return spec.default
-    return "" if spec.type is AttrType.STRING else ()

@@ -60,21 +60,21 @@ class Cluster:
     def __init__(self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1) -> None:
         config = fluid.DistributeTranspilerConfig()
         config.min_block_size = block
-        self._cluster = fluid.LocalCluster(programs.main, programs.startup, pservers, trainers, sync, config)
+        self.inside = fluid.LocalCluster(programs.main, programs.startup, pservers, trainers, sync, config)
         self._loss = programs.loss
 
     def step(self, feeds: Sequence[Feed]) -> list[Any]:
         """One step of every trainer; their losses."""
-        return [fetched[0] for fetched in self._cluster.run(feeds, [self._loss])]
+        return [fetched[0] for fetched in self.inside.run(feeds, [self._loss])]
 
     def state(self) -> State:
         """Every variable that servers hold, put together."""
-        distribution = self._cluster.trainers[0].main.distribution
+        distribution = self.inside.trainers[0].main.distribution
         assert distribution is not None
-        return held_state(distribution.plan, self._cluster.scopes)
+        return held_state(distribution.plan, self.inside.scopes)
 
     def close(self) -> None:
-        self._cluster.close()
+        self.inside.close()
 
 
 class GrpcCluster:

@@ -50,12 +50,6 @@ class Activation:
         return [name for name in ("X", "Out", "Out@GRAD") if kwarg(name) in taken]
 
 
-def round_half_away(x: Array) -> Array:
-    """The nearest whole number, halves away from zero (C's rule; numpy's is to even)."""
-    whole = np.trunc(x)
-    return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(np.ones_like(x), x), whole)
-
-
 def relu(ctx: KernelContext, X: Array) -> Array:
     return np.maximum(X, 0)
 
@@ -204,10 +198,10 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
     ),
     Activation(
         "round",
-        "Out = the nearest whole number, halves away from zero; the derivative is 0.",
-        lambda _, X: round_half_away(X),
+        "Out = the nearest whole number, the even one of two; the derivative is 0.",
+        lambda _, X: np.rint(X),
         lambda _, Out_GRAD: np.zeros_like(Out_GRAD),
-        ([-1.5, 2.5, 0.49], [-2.0, 3.0, 0.0]),
+        ([-1.5, 2.5, 0.51], [-2.0, 2.0, 1.0]),
         smooth_at=_X[:, :2] + 0.1,
     ),
     Activation(
@@ -265,7 +259,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         "leaky_relu",
         "Out = X where it is positive, else `alpha` * X.",
         lambda _, X, alpha: np.where(X > 0, X, alpha * X),
-        lambda _, Out, Out_GRAD, alpha: np.where(Out > 0, Out_GRAD, alpha * Out_GRAD),
+        lambda _, Out, Out_GRAD, alpha: Out_GRAD * ((Out > 0) + alpha * (Out <= 0)).astype(Out.dtype),
         ([-1.5, 2.0], [-0.03, 2.0]),
         {"alpha": float_attr(0.02, "slope on the negative side")},
     ),

@@ -61,10 +61,14 @@ def _nd_index(x: Array, index: Array) -> tuple[Array, ...]:
 
 
 def gather_nd(ctx: KernelContext, X: Array, Index: Array) -> Array:
+    if Index.shape[-1] == 0:  # an address of no numbers is all of X
+        return np.broadcast_to(X, Index.shape[:-1] + X.shape).copy()
     return X[_nd_index(X, Index)]
 
 
 def gather_nd_grad(ctx: KernelContext, X: Array, Index: Array, Out_GRAD: Array) -> Array:
+    if Index.shape[-1] == 0:
+        return np.asarray(Out_GRAD.sum(axis=tuple(range(Index.ndim - 1))))
     gradient = np.zeros_like(X)
     np.add.at(gradient, _nd_index(X, Index), Out_GRAD)
     return gradient
@@ -165,6 +169,7 @@ register(
             check_grad=("X",),
         ),
         Case({"X": _X, "Index": np.array([[1], [1]])}, {}, {"Out": _X[[1, 1]]}, check_grad=("X",)),
+        Case({"X": _X, "Index": np.zeros((2, 0), int)}, {}, {"Out": np.stack([_X, _X])}, check_grad=("X",)),
     ),
 )
 register(

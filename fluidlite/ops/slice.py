@@ -42,10 +42,11 @@ def index_of(
 def _bounds(size: int, start: int, end: int, stride: int) -> slice:
     if stride == 0:
         raise ShapeError("a stride of 0")
-    if stride > 0:
-        first, last = (min(max(i + size if i < 0 else i, 0), size) for i in (start, end))
-    else:
-        first, last = (min(max(i + size if i < 0 else i, -1), size - 1) for i in (start, end))
+    first = start + size if start < 0 else start
+    # going backwards, an end of -1 is the place before the first element, which could not be named otherwise
+    last = end + size if end < 0 and not (end == -1 and stride < 0) else end
+    low, high = (0, size) if stride > 0 else (-1, size - 1)
+    first, last = (min(max(bound, low), high) for bound in (first, last))
     if size and not range(first, last, stride):
         raise ShapeError(f"the range from {start} to {end} by {stride} of a dimension of {size} is empty")
     return slice(first, last if last >= 0 else None, stride) if size else slice(0, 0)
@@ -74,6 +75,9 @@ def _index(shape: Shape, bounds: Mapping[str, Any]) -> Index:
 def slice_(ctx: KernelContext, Input: Array, **bounds: Any) -> Array:
     """Kernel of slice and strided_slice; ``bounds`` are their attributes and the tensors that may replace them."""
     out = Input[_index(Input.shape, bounds)]
+    if ctx.output_var("Out").persistable:
+        # it outlives the run: a view would keep all of Input in memory, and change with it
+        out = out.copy()
     return out.reshape(dropped(out.shape, bounds["decrease_axis"])) if bounds["decrease_axis"] else out
 
 
@@ -190,6 +194,12 @@ register(
             {"axes": [1], "starts": [1], "ends": [4], "strides": [-1]},
             {"Out": _X[:, 1::2]},
             check_grad=("Input",),
+        ),
+        Case(
+            {"Input": _X},
+            {"axes": [1], "starts": [2], "ends": [-1], "strides": [-1]},
+            {"Out": _X[:, 2::-1]},
+            note="backwards, an end of -1 is before the beginning",
         ),
     ),
 )

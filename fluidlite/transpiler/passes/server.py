@@ -70,7 +70,7 @@ def copy_schedule(program: Program, plan: Plan) -> None:
     for position in schedule.ops:
         _copy_op(program, program.root.ops[position], block)
     for name in schedule.results:
-        program.root.vars[name].persistable = True
+        edit.add_var(program, program.root, replace(program.root.vars[name], persistable=True))
     for op in block.ops:
         if not is_schedule(op):
             edit.set_attr(program, op, "op_role", Attr(AttrType.INT, int(OpRole.LR_SCHED)))
