@@ -505,12 +505,15 @@ def _launch_seed() -> int:
 
 
 def strip_training(program: ir.Program) -> None:
-    """Remove backward, optimizer and schedule ops (by role) and set ``is_test``."""
+    """Remove backward, optimizer and schedule ops (by role) and set ``is_test``, also on what reads a distributed table:
+    inference makes no rows."""
+    tables = {n for n, var in program.root.vars.items() if isinstance(var, ir.Parameter) and var.is_distributed}
     for block in program.blocks:
         edit.remove_ops(program, block, _training_ops(block))
         for op in block.ops:
             op_def = registry.find(op.type)
-            if op_def is not None and "is_test" in op_def.attrs:
+            reads_table = not tables.isdisjoint(op.input_arguments())
+            if reads_table or (op_def is not None and "is_test" in op_def.attrs):
                 edit.set_attr(program, op, "is_test", registry.coerce_attr(ir.AttrType.BOOLEAN, value=True))
     drop_unused_vars(program)
 

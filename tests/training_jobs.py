@@ -26,12 +26,14 @@ State = dict[str, Any]
 
 
 class Programs:
-    """A model's untouched programs."""
+    """A model's untouched programs, and the names of its loss and of what its lookups give."""
 
     def __init__(self, build: Callable[[], fluid.Variable]) -> None:
         self.main, self.startup = fluid.Program(), fluid.Program()
         with fluid.unique_name.guard(), fluid.program_guard(self.main, self.startup):
             self.loss = build().name
+        lookups = (op for op in self.main.desc.root.ops if op.type in ("lookup_table", "lookup_table_v2"))
+        self.rows = [op.output("Out") or "" for op in lookups]
 
 
 class Local:
@@ -40,12 +42,16 @@ class Local:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
         self.scope = fluid.Scope()
-        self._executor = fluid.Executor()
-        self._executor.run(programs.startup, scope=self.scope)
+        self.executor = fluid.Executor()
+        self.executor.run(programs.startup, scope=self.scope)
+
+    def run(self, feed: Feed, fetch: Sequence[str], program: fluid.Program | None = None) -> list[Any]:
+        """One run of the main program, or of another one."""
+        return self.executor.run(program or self._programs.main, feed, fetch, scope=self.scope)
 
     def step(self, feed: Feed) -> Any:
         """One step; the loss."""
-        return self._executor.run(self._programs.main, feed, [self._programs.loss], scope=self.scope)[0]
+        return self.run(feed, [self._programs.loss])[0]
 
     def state(self) -> State:
         """Every persistable variable."""
@@ -54,13 +60,20 @@ class Local:
         return {name: by_id(value) if is_rows(value) else value for name, value in held.items()}
 
 
+def config_of(block: int) -> fluid.DistributeTranspilerConfig:
+    """Slices of at least ``block`` elements."""
+    config = fluid.DistributeTranspilerConfig()
+    config.min_block_size = block
+    return config
+
+
 class Cluster:
     """Training by servers and trainers in this process."""
 
     def __init__(self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1) -> None:
-        config = fluid.DistributeTranspilerConfig()
-        config.min_block_size = block
-        self.inside = fluid.LocalCluster(programs.main, programs.startup, pservers, trainers, sync, config)
+        self.inside = fluid.LocalCluster(
+            programs.main, programs.startup, pservers, trainers, sync, config_of(block)
+        )
         self._loss = programs.loss
 
     def step(self, feeds: Sequence[Feed]) -> list[Any]:
@@ -69,9 +82,18 @@ class Cluster:
 
     def state(self) -> State:
         """Every variable that servers hold, put together."""
+        return held_state(self.plan, self.inside.scopes)
+
+    @property
+    def plan(self) -> Plan:
         distribution = self.inside.trainers[0].main.distribution
         assert distribution is not None
-        return held_state(distribution.plan, self.inside.scopes)
+        return distribution.plan
+
+    @property
+    def shards(self) -> list[fluid.Scope]:
+        """The scopes of the servers."""
+        return list(self.inside.scopes.values())
 
     def close(self) -> None:
         self.inside.close()
@@ -82,20 +104,17 @@ class GrpcCluster:
 
     def __init__(self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1) -> None:
         endpoints = [f"pserver{index}:0" for index in range(pservers)]
-        config = fluid.DistributeTranspilerConfig()
-        config.min_block_size = block
         self._loss = programs.loss
-        self._mains, startups = [], []
+        self.mains, startups = [], []
         for trainer in range(trainers):
-            transpiler = fluid.DistributeTranspiler(config)
+            transpiler = fluid.DistributeTranspiler(config_of(block))
             main, startup = programs.main.clone(), programs.startup.clone()
             transpiler.transpile(trainer, main, ",".join(endpoints), trainers, sync, startup)
-            self._mains.append(main)
+            self.mains.append(main)
             startups.append(startup)
         self._scopes = {endpoint: fluid.Scope() for endpoint in endpoints}
-        servers = {endpoint: self._serve(transpiler, endpoint, trainers) for endpoint in endpoints}
-        self.servers = servers
-        self.executors = [fluid.Executor(ports=_ports(servers)) for _ in range(trainers)]
+        self.servers = {endpoint: self._serve(transpiler, endpoint, trainers) for endpoint in endpoints}
+        self.executors = [fluid.Executor(ports=_ports(self.servers)) for _ in range(trainers)]
         self._own = [fluid.Scope() for _ in range(trainers)]
         self._pool = ThreadPoolExecutor(trainers)
         self._each(lambda index: self.executors[index].run(startups[index], scope=self._own[index]))
@@ -104,14 +123,13 @@ class GrpcCluster:
         """One step of every trainer; their losses."""
 
         def run(index: int) -> Any:
-            fetched = self.executors[index].run(self._mains[index], feeds[index], [self._loss], scope=self._own[index])
-            return fetched[0]
+            return self.executors[index].run(self.mains[index], feeds[index], [self._loss], scope=self._own[index])[0]
 
         return self._each(run)
 
     def state(self) -> State:
         """Every variable that servers hold, put together."""
-        distribution = self._mains[0].distribution
+        distribution = self.mains[0].distribution
         assert distribution is not None
         return held_state(distribution.plan, self._scopes)
 
@@ -149,7 +167,10 @@ def _ports(servers: Mapping[str, GrpcServer]) -> TrainerPorts:
 
 def held_state(plan: Plan, scopes: Mapping[str, fluid.Scope]) -> State:
     """What servers hold: slices concatenated, copies (all equal) once, rows by id, each on the server of its id."""
-    return {held.name: _whole(held, [scopes[piece.endpoint].get(piece.name) for piece in held.pieces]) for held in plan.held()}
+    return {
+        held.name: _whole(held, [scopes[piece.endpoint].get(piece.name) for piece in held.pieces])
+        for held in plan.held()
+    }
 
 
 def _whole(held: Held, pieces: Sequence[Any]) -> Any:

@@ -128,7 +128,7 @@ def grid_of(images: Sequence[int], filter: Sequence[int], attrs: Mapping[str, An
     channels, sizes = split_shape(images, attrs["data_format"])
     groups, algorithm = attrs["groups"], attrs["padding_algorithm"]
     if len(filter) != 4 or groups < 1 or channels != filter[1] * groups or max(filter[0], 0) % groups:
-        raise ShapeError(f"filters {list(filter)} in {groups} group(s) do not fit images {list(images)}")
+        raise ShapeError(f"filters {list(filter)} in {groups} group(s) do not fit Input {list(images)}")
     strides = pair("strides", attrs["strides"])
     # as in Fluid, SAME takes windows that are not dilated
     dilations = (1, 1) if algorithm == "SAME" else pair("dilations", attrs["dilations"])
@@ -206,8 +206,8 @@ def _infer(ctx: InferContext) -> None:
     try:
         grid = grid_of(shape, ctx.shape("Filter"), {name: ctx.attr(name) for name in _ATTRS})
         sizes = (grid.rows.count, grid.columns.count)
-    except ShapeError as error:
-        raise ctx.error(f"{error}; Input is {x.name!r}") from None
+    except ProgramError as error:
+        raise ctx.located(error) from None
     out = image_shape(shape, grid.filters, sizes, ctx.attr("data_format"))
     ctx.set("Output", out, x.dtype, lod_level=x.lod_level)
 

@@ -81,6 +81,10 @@ class InferContext:
         """A ShapeError that names the op and the user's line."""
         return ShapeError(f"op {self.op.type!r}: {text} ({self.op.origin})")
 
+    def located(self, error: ProgramError) -> ProgramError:
+        """The same kind of error with the op and the user's line in its message."""
+        return type(error)(f"op {self.op.type!r}: {error} ({self.op.origin})")
+
     def _find(self, argument: str) -> Variable:
         found = self.program.find_var(argument, self.block)
         if found is None:

@@ -29,6 +29,7 @@ from fluidlite.ops.windows import (
     paddings_of,
     pair,
     split_shape,
+    sums,
 )
 
 #: dimensions of images (N, C, H, W)
@@ -67,27 +68,32 @@ def grid_of(sizes: tuple[int, int], attrs: Mapping[str, Any]) -> Grid:
 
     Raises ShapeError.
     """
+    height, width = sizes
     if attrs["global_pooling"]:
-        return Grid(*(Windows(size, max(size, 1)) for size in sizes), exclusive=False)
+        return Grid(Windows(height, max(height, 1)), Windows(width, max(width, 1)), exclusive=False)
     lengths = pair("ksize", attrs["ksize"])
     if attrs["adaptive"]:
-        return Grid(*(AdaptiveWindows(*dimension) for dimension in zip(sizes, lengths, strict=True)), exclusive=True)
+        return Grid(AdaptiveWindows(height, lengths[0]), AdaptiveWindows(width, lengths[1]), exclusive=True)
     strides = pair("strides", attrs["strides"])
     margins = paddings_of(attrs["padding_algorithm"], attrs["paddings"], sizes, lengths, strides)
     rows, columns = (
         Windows(size, length, stride, *margin, ceil_mode=attrs["ceil_mode"])
         for size, length, stride, margin in zip(sizes, lengths, strides, margins, strict=True)
     )
+    needs_cells = attrs["exclusive"] or attrs["pooling_type"] == "max"
     for windows in (rows, columns):
-        if windows.count > 0 and not covered(windows).all():
-            raise ShapeError(f"some windows of {windows.length} cells lie outside the image's {windows.size}")
+        if needs_cells and windows.count > 0 and not covered(windows).all():
+            raise ShapeError(
+                f"some windows of {windows.length} cells lie in the padding, {windows.before} and {windows.after}, or "
+                f"beyond it, and hold none of the image's {windows.size}"
+            )
     return Grid(rows, columns, attrs["exclusive"])
 
 
 def pool2d(ctx: KernelContext, X: Array, *, pooling_type: str, data_format: str, **attrs: Any) -> Array:
     images = channels_first(X, data_format)
-    grid = grid_of((images.shape[2], images.shape[3]), attrs)
-    reduce = _largest if pooling_type == "max" else _sums
+    grid = grid_of((images.shape[2], images.shape[3]), {**attrs, "pooling_type": pooling_type})
+    reduce = _largest if pooling_type == "max" else sums
     out = _along(_COLUMNS, reduce, grid.columns, images)
     out = _along(_ROWS, reduce, grid.rows, out)
     return in_layout(out if pooling_type == "max" else out / grid.sizes(X.dtype), data_format)
@@ -97,7 +103,7 @@ def pool2d_grad(
     ctx: KernelContext, X: Array, Out: Array, Out_GRAD: Array, *, pooling_type: str, data_format: str, **attrs: Any
 ) -> Array:
     images, upstream = channels_first(X, data_format), channels_first(Out_GRAD, data_format)
-    grid = grid_of((images.shape[2], images.shape[3]), attrs)
+    grid = grid_of((images.shape[2], images.shape[3]), {**attrs, "pooling_type": pooling_type})
     if pooling_type == "max":
         inner = _along(_COLUMNS, _largest, grid.columns, images)
         grad = _along(_ROWS, _routed, grid.rows, inner, channels_first(Out, data_format), upstream)
@@ -134,16 +140,8 @@ def _routed(windows: AnyWindows, lines: Array, largest: Array, upstream: Array) 
     return grad
 
 
-def _sums(windows: AnyWindows, lines: Array) -> Array:
-    out = np.zeros((len(lines), windows.count, lines.shape[2]), lines.dtype)
-    for offset in range(windows.length):
-        places, cells = windows.at(offset)
-        out[:, places] += lines[:, cells]
-    return out
-
-
 def _spread(windows: AnyWindows, upstream: Array) -> Array:
-    """Each gradient at every cell of its window: the transpose of `_sums`."""
+    """Each gradient at every cell of its window: the transpose of `sums`."""
     grad = np.zeros((len(upstream), windows.size, upstream.shape[2]), upstream.dtype)
     for offset in range(windows.length):
         places, cells = windows.at(offset)
@@ -161,8 +159,8 @@ def _infer(ctx: InferContext) -> None:
         channels, sizes = split_shape(shape, layout)
         grid = grid_of(sizes, {name: ctx.attr(name) for name in _ATTRS})
         counts = (grid.rows.count, grid.columns.count)
-    except ShapeError as error:
-        raise ctx.error(f"{error}; X is {x.name!r}") from None
+    except ProgramError as error:
+        raise ctx.located(error) from None
     ctx.set("Out", image_shape(shape, channels, counts, layout), x.dtype, lod_level=x.lod_level)
 
 

@@ -44,12 +44,13 @@ class Windows:
         if self.size < 0:
             return -1
         room = self.size + self.before + self.after - self.span
-        if room < 0:
+        count = (room + (self.stride - 1 if self.ceil_mode else 0)) // self.stride + 1
+        if count < 1:
             raise ShapeError(
                 f"a window over {self.span} cells does not fit into {self.size} cells with padding "
                 f"{self.before} and {self.after}"
             )
-        return (room + (self.stride - 1 if self.ceil_mode else 0)) // self.stride + 1
+        return count
 
     def at(self, offset: int) -> tuple[Positions, Positions]:
         """(windows whose cell number ``offset`` exists, where that cell is)."""
@@ -96,6 +97,15 @@ def covered(windows: AnyWindows) -> Array:
     for offset in range(windows.length):
         counts[windows.at(offset)[0]] += 1
     return counts
+
+
+def sums(windows: AnyWindows, lines: Array) -> Array:
+    """The sum over each window along the middle dimension of ``lines`` (outer, size, inner)."""
+    out = np.zeros((len(lines), windows.count, lines.shape[2]), lines.dtype)
+    for offset in range(windows.length):
+        places, cells = windows.at(offset)
+        out[:, places] += lines[:, cells]
+    return out
 
 
 def paddings_of(

@@ -119,11 +119,11 @@ def _check_shape(var: Variable, array: Array) -> None:
 
 
 def fetched(env: Env, name: str, return_numpy: bool) -> Any:
-    """A value as the user gets it: never an array that later runs change."""
+    """A value as the user gets it: a copy, since optimizers change parameters in place and other values may view them."""
     value = env.read(name)
     if value is None:
         raise FetchError(f"cannot fetch {name!r}: nothing wrote it in this run")
-    if name in env.persistable and isinstance(value, (np.ndarray, LoDTensor, SelectedRows)):
+    if isinstance(value, (np.ndarray, LoDTensor, SelectedRows)):
         value = copy.deepcopy(value)
     if isinstance(value, LoDTensor):
         if not return_numpy:

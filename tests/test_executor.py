@@ -1,0 +1,128 @@
+"""Executor: feeds and fetches, the cache of plans, ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import fluidlite as fluid
+from fluidlite.errors import FeedError, FetchError, FluidliteError, ProgramError, UninitializedError
+from tests.frontend import fresh_programs
+
+
+def test_fetched_values_do_not_change_later() -> None:
+    with fresh_programs(), fluid.scope_guard(fluid.Scope()):
+        x = fluid.data("x", [None, 2])
+        loss = fluid.layers.mean(fluid.layers.fc(x, 1, param_attr="w"))
+        view = fluid.layers.transpose(fluid.default_main_program().global_block().var("w"), [1, 0])
+        fluid.optimizer.SGD(0.5).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        feed = {"x": np.ones((3, 2), np.float32)}
+        first = exe.run(feed=feed, fetch_list=["w", view, loss])
+        kept = [value.copy() for value in first]
+        second = exe.run(feed=feed, fetch_list=["w", view, loss])
+    for value, before, after in zip(first, kept, second, strict=True):
+        np.testing.assert_array_equal(value, before)
+        assert not np.array_equal(value, after)
+
+
+def test_an_edited_program_is_compiled_anew() -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 1])
+        y = fluid.layers.scale(x, 2.0)
+        exe = fluid.Executor()
+        feed = {"x": np.ones((1, 1), np.float32)}
+        main = fluid.default_main_program()
+        assert exe.run(main, feed, y, use_program_cache=True)[0].item() == 2.0
+        main.global_block().ops[-1].set_attr("scale", 3.0)
+        assert exe.run(main, feed, y, use_program_cache=True)[0].item() == 3.0
+        z = fluid.layers.scale(y, 10.0)
+        assert exe.run(main, feed, z, use_program_cache=True)[0].item() == 30.0
+
+
+def test_B071_a_single_variable_is_a_list_of_one() -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 1])
+        y = fluid.layers.scale(x, 2.0)
+        exe = fluid.Executor(fluid.CPUPlace())
+        feed = {"x": np.ones((1, 1), np.float32)}
+        assert exe.run(feed=feed, fetch_list=y)[0].item() == exe.run(feed=feed, fetch_list=[y.name])[0].item() == 2.0
+
+
+def test_numbers_and_lists_take_the_declared_dtype() -> None:
+    with fresh_programs():
+        x = fluid.data("x", [2], "float32")
+        y = fluid.layers.scale(x, 2.0)
+        (out,) = fluid.Executor().run(feed={"x": [1, 2.5]}, fetch_list=y)
+    assert out.dtype == np.float32
+    assert out.tolist() == [2.0, 5.0]
+
+
+def test_lod_needs_return_numpy_false() -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 1], "float32", lod_level=1)
+        y = fluid.layers.scale(x, 2.0)
+        exe = fluid.Executor()
+        feed = {"x": fluid.create_lod_tensor(np.ones((3, 1), np.float32), [[1, 2]], fluid.CPUPlace())}
+        with pytest.raises(FetchError, match="return_numpy=False"):
+            exe.run(feed=feed, fetch_list=y)
+        (out,) = exe.run(feed=feed, fetch_list=y, return_numpy=False)
+    assert out.recursive_sequence_lengths() == [[1, 2]]
+
+
+def test_uint64_ids_are_viewed_as_int64() -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 1], "int64")
+        y = fluid.layers.assign(x)
+        (out,) = fluid.Executor().run(feed={"x": np.array([[2**64 - 1]], np.uint64)}, fetch_list=y)
+    assert out.tolist() == [[-1]]
+
+
+@pytest.mark.parametrize(
+    ("feed", "fetch", "error", "text"),
+    [
+        ({}, ["y"], UninitializedError, "feed it"),
+        ({"z": np.ones((1, 2), np.float32)}, ["y"], FeedError, "cannot feed 'z'.*data variables: x"),
+        ({"x": np.ones((1, 2))}, ["y"], FeedError, "'x' must be 'float32', but it is 'float64'"),
+        ({"x": np.ones(2, np.float32)}, ["y"], FeedError, r"'x' must be \[-1, 2\]"),
+        ({"x": [[1.0], [1.0, 2.0]]}, ["y"], FeedError, "create_lod_tensor"),
+        ({"x": np.ones((1, 2), np.float32)}, ["q"], FetchError, "cannot fetch 'q'"),
+    ],
+)
+def test_wrong_feeds_and_fetches(feed: dict[str, object], fetch: list[str], error: type[Exception], text: str) -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 2])
+        fluid.default_main_program().global_block().create_var("y", shape=[-1, 2])
+        fluid.default_main_program().global_block().append_op("relu", {"X": x}, {"Out": "y"})
+        with pytest.raises(error, match=text):
+            fluid.Executor().run(feed=feed, fetch_list=fetch)
+
+
+def test_errors_show_op_block_variables_and_source_line() -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 2])
+        fluid.layers.relu(x)
+        with pytest.raises(UninitializedError) as caught:
+            fluid.Executor().run()
+    shown = str(caught.value)
+    assert "in op relu(X=['x']) -> (Out=['relu_0.tmp_0'])" in shown
+    assert f"of block 0, made at {__file__}:" in shown
+
+
+def test_a_closed_executor_does_not_run() -> None:
+    with fluid.Executor() as exe:
+        pass
+    exe.close()
+    with pytest.raises(FluidliteError, match="closed"):
+        exe.run(fluid.Program())
+
+
+def test_B025_other_places_and_other_objects_are_refused() -> None:
+    assert not fluid.is_compiled_with_cuda()
+    with pytest.raises(FluidliteError, match="CPUs only"):
+        fluid.CUDAPlace(0)
+    with pytest.raises(ProgramError, match="needs a Program, not str"):
+        fluid.Executor().run("program")  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="feed must be a dict"):
+        fluid.Executor().run(fluid.Program(), feed=[1])  # type: ignore[arg-type]
