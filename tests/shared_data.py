@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fluidlite.values.lod import LoDTensor, lod_from_lengths
+
 REPO = Path(__file__).resolve().parent.parent
 #: specifications, goldens and data sets that lie beside the repository
 SHARED = REPO.parent / "shared"
@@ -57,6 +59,12 @@ def golden_array(tensor: dict[str, Any]) -> np.ndarray[Any, np.dtype[Any]]:
     if values is None:
         return np.zeros(tensor["s"], dtype)
     return np.array([float(v) if isinstance(v, str) else v for v in values], dtype).reshape(tensor["s"])
+
+
+def golden_feed(tensor: dict[str, Any]) -> np.ndarray[Any, np.dtype[Any]] | LoDTensor:
+    """A golden tensor as a feed: a LoDTensor where it has LoD."""
+    array = golden_array(tensor)
+    return LoDTensor(array, lod_from_lengths(tensor["lod"])) if tensor.get("lod") else array
 
 
 def _present(path: Path) -> Path:

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from fluidlite.runtime.scope import Scope
-from fluidlite.values.lod import LoDTensor, lod_from_lengths
 from tests.golden_programs import Snippet, missing
-from tests.shared_data import golden_array, golden_json, golden_names, needs_golden
+from tests.shared_data import golden_array, golden_feed, golden_json, golden_names, needs_golden
 from tests.training import Session
-
-
-def feed_value(tensor: dict[str, Any]) -> Any:
-    array = golden_array(tensor)
-    return LoDTensor(array, lod_from_lengths(tensor["lod"])) if tensor.get("lod") else array
 
 
 def trained(snippet: Snippet, train: dict[str, Any]) -> tuple[list[list[float]], Scope]:
@@ -27,7 +21,7 @@ def trained(snippet: Snippet, train: dict[str, Any]) -> tuple[list[list[float]],
         session.scope.set(name, golden_array(tensor))
     fetched = []
     for feed in train["feeds"]:
-        values = session.run(snippet.main, {name: feed_value(t) for name, t in feed.items()}, train["fetch"])
+        values = session.run(snippet.main, {name: golden_feed(t) for name, t in feed.items()}, train["fetch"])
         fetched.append([float(np.asarray(value).reshape(-1)[0]) for value in values])
     return fetched, session.scope
 

@@ -4,6 +4,7 @@ peepholes from the cell to its gates (Gers, Schraudolph, Schmidhuber 2002).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ _ATTRS: Final = {
 }
 
 
-class Cell(NamedTuple):
+class Unit(NamedTuple):
     """The recurrence: parameters, and the activations of its parts."""
 
     #: (width, 4 * width), columns in the order candidate, input, forget, output
@@ -82,12 +83,13 @@ class Cell(NamedTuple):
         return d_gates, d_cell * kept + d_opened * to_input + d_kept * to_forget
 
 
-def _cell(weight: Array, bias: Array, use_peepholes: bool, gate: str, state: str, candidate: str) -> Cell:
+def unit_of(weight: Array, bias: Array, attrs: Mapping[str, Any]) -> Unit:
+    """The recurrence of an op from its parameters and its attributes by name."""
     width, flat = len(weight), bias.reshape(-1)
     zero = np.zeros(width, weight.dtype)
-    to_input, to_forget, to_output = flat[4 * width :].reshape(3, width) if use_peepholes else (zero, zero, zero)
-    gate_, state_, candidate_ = (ACTIVATIONS[name] for name in (gate, state, candidate))
-    return Cell(weight, flat[: 4 * width], (to_input, to_forget, to_output), gate_, state_, candidate_)
+    checks = flat[4 * width :].reshape(3, width) if attrs["use_peepholes"] else (zero, zero, zero)
+    gate, state, candidate = (ACTIVATIONS[attrs[f"{part}_activation"]] for part in ("gate", "cell", "candidate"))
+    return Unit(weight, flat[: 4 * width], (checks[0], checks[1], checks[2]), gate, state, candidate)
 
 
 def lstm(
@@ -98,17 +100,12 @@ def lstm(
     Weight: Any,
     Bias: Any,
     *,
-    use_peepholes: bool,
     is_reverse: bool,
-    gate_activation: str,
-    cell_activation: str,
-    candidate_activation: str,
+    **attrs: Any,
 ) -> dict[str, Array | LoDTensor]:
     bags = sequences(ctx, Input, "Input")
     steps = steps_of(bags, is_reverse=is_reverse)
-    unit = _cell(
-        array_of(Weight), array_of(Bias), use_peepholes, gate_activation, cell_activation, candidate_activation
-    )
+    unit = unit_of(array_of(Weight), array_of(Bias), attrs)
     hidden = first_states(ctx, "H0", H0, bags, unit.width)[steps.order]
     cell = first_states(ctx, "C0", C0, bags, unit.width)[steps.order]
     gates = bags.rows[steps.rows] + unit.bias
@@ -140,14 +137,12 @@ def lstm_grad(
     *,
     use_peepholes: bool,
     is_reverse: bool,
-    gate_activation: str,
-    cell_activation: str,
-    candidate_activation: str,
+    **attrs: Any,
 ) -> dict[str, Array | LoDTensor]:
     bags = sequences(ctx, Input, "Input")
     steps = steps_of(bags, is_reverse=is_reverse)
     weight, bias = array_of(Weight), array_of(Bias)
-    unit = _cell(weight, bias, use_peepholes, gate_activation, cell_activation, candidate_activation)
+    unit = unit_of(weight, bias, {**attrs, "use_peepholes": use_peepholes})
     gates, shown, upstream = array_of(BatchGate), array_of(BatchCellPreAct), array_of(Hidden_GRAD)[steps.rows]
     cells = array_of(Cell)[steps.rows]
     old_cells = steps.before(first_states(ctx, "C0", C0, bags, unit.width), cells)
