@@ -1,7 +1,8 @@
-"""A small job as processes: ``python -m tests.job_process --steps N [--pause K]``; roles by Fluid's environment variables.
+"""A small job as processes: ``python -m tests.job_process --steps N [--pause K] [--fail K]``; roles by Fluid's environment variables.
 
 Every trainer pulls one id of a table and one dense weight, both 0 at first. Its gradients are its own number plus 1, so
-what a round leaves tells whose steps were in it. Before step ``--pause`` a trainer waits for a line on stdin.
+what a round leaves tells whose steps were in it. Before step ``--pause`` a trainer waits for a line on stdin; step
+``--fail`` is fed wrongly.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--pause", type=int, default=-1)
+    parser.add_argument("--fail", type=int, default=-1)
     args = parser.parse_args()
     loss = build()
     trainer, trainers = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ["PADDLE_TRAINERS_NUM"])
@@ -69,7 +71,7 @@ def main() -> None:
             if step == args.pause:
                 print("paused", flush=True)
                 sys.stdin.readline()
-            exe.run(feed=feed, fetch_list=[loss])
+            exe.run(feed={"idz": 0} if step == args.fail else feed, fetch_list=[loss])
         feed["size"][:] = 0.0
         values = exe.run(fluid.default_main_program().clone(for_test=True), feed, ["w", "emb.rows0"])
         print("end", float(values[0][0]), float(values[1].value[0, 0]), flush=True)

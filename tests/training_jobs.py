@@ -112,7 +112,7 @@ class GrpcCluster:
             transpiler.transpile(trainer, main, ",".join(endpoints), trainers, sync, startup)
             self.mains.append(main)
             startups.append(startup)
-        self._scopes = {endpoint: fluid.Scope() for endpoint in endpoints}
+        self.scopes = {endpoint: fluid.Scope() for endpoint in endpoints}
         self.servers = {endpoint: self._serve(transpiler, endpoint, trainers) for endpoint in endpoints}
         self.executors = [fluid.Executor(ports=_ports(self.servers)) for _ in range(trainers)]
         self._own = [fluid.Scope() for _ in range(trainers)]
@@ -131,7 +131,7 @@ class GrpcCluster:
         """Every variable that servers hold, put together."""
         distribution = self.mains[0].distribution
         assert distribution is not None
-        return held_state(distribution.plan, self._scopes)
+        return held_state(distribution.plan, self.scopes)
 
     def close(self) -> None:
         """Complete the trainers, and wait for the servers to end by themselves."""
@@ -146,7 +146,7 @@ class GrpcCluster:
 
     def _serve(self, transpiler: fluid.DistributeTranspiler, endpoint: str, trainers: int) -> GrpcServer:
         program, startup = transpiler.get_pserver_programs(endpoint)
-        scope = self._scopes[endpoint]
+        scope = self.scopes[endpoint]
         fluid.Executor().run(startup, scope=scope)
         service = make_service(Host(program.desc, program.desc.root.ops[-1], scope))
         return GrpcServer(service, "127.0.0.1:0", trainers=trainers)

@@ -15,8 +15,8 @@ from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import Case, float_attr, int_attr, register
 from fluidlite.ops.special import sign
 
-#: added under the root of each norm of cos_sim, as in Fluid
-_COS_EPSILON: Final = 1e-8
+#: least length of a row in cos_sim, measured on Fluid 1.8.5
+_LEAST_LENGTH: Final = 1e-4
 
 
 def _infer_one(ctx: InferContext) -> None:
@@ -103,8 +103,8 @@ def _infer_norm(ctx: InferContext) -> None:
 
 
 def _lengths(x: Array) -> Array:
-    """The length of each row, (n, 1)."""
-    return np.asarray(np.sqrt(np.sum(x * x, axis=1, keepdims=True) + x.dtype.type(_COS_EPSILON)))
+    """The length of each row, (n, 1), at least `_LEAST_LENGTH`."""
+    return np.maximum(np.sqrt(np.sum(x * x, axis=1, keepdims=True)), x.dtype.type(_LEAST_LENGTH))
 
 
 def _rows(x: Array) -> Array:
@@ -239,7 +239,7 @@ register(
     "cos_sim",
     doc=(
         "Out (n, 1) = the cosine of the angle between the rows of X and Y; Y may have one row. XNorm and YNorm are "
-        "the rows' lengths, the square roots of (sum of squares + 1e-8)."
+        "the rows' lengths, at least 1e-4."
     ),
     inputs=["X", "Y"],
     outputs=["Out", "XNorm~", "YNorm~"],
@@ -249,6 +249,12 @@ register(
     share_lod="X",
     cases=(
         Case({"X": _X[:1], "Y": _Y[:1]}, {}, {"Out": np.array([[0.96]])}),
+        Case(
+            {"X": np.array([[1e-5, 0.0]]), "Y": np.array([[3.0, 4.0]])},
+            {},
+            {"Out": np.array([[0.06]]), "XNorm": np.array([[1e-4]]), "YNorm": np.array([[5.0]])},
+            note="a row of almost no length, as in Fluid 1.8.5",
+        ),
         Case({"X": _X, "Y": _Y}, {}, check_grad=("X", "Y")),
         Case({"X": _X, "Y": _Y[:1]}, {}, check_grad=("X", "Y")),
     ),
