@@ -10,12 +10,13 @@ import typer
 
 from fluidlite import launch as launcher
 from fluidlite.core import ir, serde, text
-from fluidlite.errors import FluidliteError
+from fluidlite.errors import FluidliteError, TextFormError
 from fluidlite.transpiler import explain
 from fluidlite.transpiler.plan import Cluster, Options
 from fluidlite.transpiler.planner import make_plan
 
-#: how the text form begins; ProgramDesc bytes begin with a newline and a length
+#: how the text form begins. ProgramDesc bytes may begin so too (a newline and a length), but then hold the index 0 of
+#: block 0 as a zero byte, which text never does
 _TEXT_FORM = re.compile(rb"\s*(#|program\b|block\b)")
 
 app = typer.Typer(
@@ -81,9 +82,12 @@ def read_program(file: Path) -> ir.Program:
     Raises CorruptFileError or TextFormError, and OSError for a file that cannot be read.
     """
     content = file.read_bytes()
-    if _TEXT_FORM.match(content):
+    if b"\0" in content or not _TEXT_FORM.match(content):
+        return serde.from_bytes(content, str(file))
+    try:
         return text.parse(content.decode("utf-8"))
-    return serde.from_bytes(content, str(file))
+    except (TextFormError, UnicodeDecodeError) as error:
+        raise TextFormError(f"{file}: {error}") from error
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Self
 
 from fluidlite.core.ir import Operator
@@ -99,7 +99,8 @@ class LocalCluster:
     ) -> list[list[Any]]:
         """One step of every trainer at the same time, ``feeds[i]`` for trainer i; the fetched values per trainer.
 
-        The first error of any trainer is raised when all have ended; who raised one has left the job.
+        Returns or raises when all have ended. Of several errors that of the first trainer is raised; who raised one has
+        left the job.
         """
         if len(feeds) != len(self.trainers):
             raise FluidliteError(f"{len(self.trainers)} trainers need a feed each, not {len(feeds)}")
@@ -107,6 +108,7 @@ class LocalCluster:
             self._threads.submit(trainer.step, feed, fetch_list)
             for trainer, feed in zip(self.trainers, feeds, strict=True)
         ]
+        wait(steps)
         return [step.result() for step in steps]
 
     def close(self) -> None:

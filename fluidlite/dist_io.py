@@ -6,7 +6,7 @@ server, each shard in the order in which its rows were made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -27,24 +27,30 @@ from fluidlite.values.sharding import shard_of
 _ADDRESSING: Final = ("send_barrier", "recv", "prefetch")
 
 
-class LocalStore(Protocol):
-    """The values of this process."""
+class Store(Protocol):
+    """Where the values of a program's variables are."""
 
-    def read(self, name: str) -> Any: ...
+    def read(self, name: str) -> Any:
+        """The value, None when nothing wrote it."""
+        ...
 
-    def write(self, name: str, value: Any) -> None: ...
+    def write(self, name: str, value: Any) -> None:
+        """Overwrite the value; of a table all rows."""
+        ...
 
-    def holds_rows(self, name: str) -> bool: ...
+    def holds_rows(self, name: str) -> bool:
+        """Whether the variable is a table or an accumulator of one, so that its file is a SelectedRows record."""
+        ...
 
 
 class ServerStore:
-    """The values of a job's variables, as one of its trainers reaches them.
+    """Implements `Store` for the variables of a job, as one of its trainers reaches them.
 
     ``trainer`` is the trainer's program. What no server holds is ``local``. ``executor`` must have ``ports``
     (`fluidlite.Executor` has).
     """
 
-    def __init__(self, plan: Plan, trainer: Program, local: LocalStore, executor: Any) -> None:
+    def __init__(self, plan: Plan, trainer: Program, local: Store, executor: Any) -> None:
         self._trainer = trainer
         self._local = local
         self._executor = executor
@@ -107,12 +113,14 @@ def part_of(held: Held, index: int, value: Any) -> Array | SelectedRows:
     return np.ascontiguousarray(array[piece.first_row : piece.first_row + piece.rows])
 
 
-def load_on_server(plan: Plan, scope: Scope, folder: Path) -> None:
-    """Load a server's own slices, copies and shards from the files of a whole model.
+def load_on_server(plan: Plan, scope: Scope, folder: Path, names: Collection[str]) -> None:
+    """Load a server's own slices, copies and shards of variables of the whole model, each from its file in ``folder``.
 
     ``plan`` is seen by that server (`Plan.at`), whose startup program was run in ``scope``.
     """
     for held in plan.held():
+        if held.name not in names:
+            continue
         for index, piece in enumerate(held.pieces):
             if piece.endpoint == plan.endpoint:
                 whole = files.load(folder / held.name, held.name, rows=held.storage is Storage.ROWS)

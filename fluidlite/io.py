@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from fluidlite import framework
 from fluidlite.core import ir, serde
 from fluidlite.core.verify import verify
-from fluidlite.dist_io import ServerStore, load_on_server, names_on_server
+from fluidlite.dist_io import ServerStore, Store, load_on_server, names_on_server
 from fluidlite.dtypes import VarKind, numpy_dtype
 from fluidlite.errors import DtypeError, ProgramError, ShapeError, UninitializedError
 from fluidlite.framework import Parameter, Program, Variable, VarOrName
@@ -32,22 +32,8 @@ _NOT_SAVED = (VarKind.FEED_MINIBATCH, VarKind.FETCH_LIST, VarKind.READER, VarKin
 _MODEL = "__model__"
 
 
-class Store(Protocol):
-    """Where the values of a program's variables are."""
-
-    def read(self, name: str) -> Any:
-        """The value, None when nothing wrote it."""
-        ...
-
-    def write(self, name: str, value: Any) -> None: ...
-
-    def holds_rows(self, name: str) -> bool:
-        """Whether the variable is a table or an accumulator of one, so that its file is a SelectedRows record."""
-        ...
-
-
 class ScopeStore:
-    """The values of this process."""
+    """Implements `Store` for the values of this process."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -129,11 +115,15 @@ def load_vars(
     """Load variables that `save_vars` wrote; with ``filename`` the file must hold exactly these.
 
     Raises MissingFileError and CorruptFileError naming the file, ShapeError and DtypeError when a value is not what the
-    variable is declared to be. Of a pserver's program, the server's own slices and shards are taken from the files.
+    variable is declared to be. Of a pserver's program, the server's own slices and shards are taken from the files of the
+    whole model, one file per variable.
     """
     program = _program(main_program)
     if _is_server(program):
-        load_on_server(program.distribution.plan, global_scope(), Path(dirname))
+        if filename is not None:
+            raise ProgramError(f"a pserver loads from one file per variable, not from {filename!r}; load that by a trainer")
+        names = [var.name for var in _chosen(Program(program.distribution.main), vars, predicate)]
+        load_on_server(program.distribution.plan, global_scope(), Path(dirname), names)
         return
     _load(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
 

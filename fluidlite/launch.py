@@ -53,7 +53,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: the script with its arguments, and the environment of every process."""
+    """What to run: the script with its arguments, and the environment that all processes share."""
 
     command: Sequence[str]
     pservers: int
@@ -98,7 +98,7 @@ def run_job(job: Job, show: Callable[[Worker, str], None]) -> None:
             workers.append(_start(job, role, index, env))
             _watch(workers[-1], show, ended)
         _await_trainers(workers, ended)
-        _await_servers(workers)
+        _await_servers(workers, show)
     finally:
         _stop(workers)
         for worker in workers:
@@ -146,16 +146,23 @@ def _await_trainers(workers: Sequence[Worker], ended: queue.SimpleQueue[Worker])
             waiting -= 1
 
 
-def _await_servers(workers: Sequence[Worker]) -> None:
+def _await_servers(workers: Sequence[Worker], show: Callable[[Worker, str], None]) -> None:
+    """Wait for the servers to end by themselves; says which of them did not, and are told to."""
     deadline = time.monotonic() + SERVER_GRACE
     for worker in workers:
         if worker.role == "pserver":
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if worker.process.wait(max(0.0, deadline - time.monotonic())) != 0:
-                    raise _failure(worker)
+            try:
+                code = worker.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                show(worker, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
+                continue
+            if code != 0:
+                raise _failure(worker)
 
 
 def _failure(worker: Worker) -> LaunchError:
+    if worker.reader is not None:
+        worker.reader.join(TERM_GRACE)  # until its last lines are there
     code = worker.process.returncode
     reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     tail = "\n".join(f"  {line}" for line in worker.tail) or "  (it printed nothing)"
@@ -168,12 +175,15 @@ def _stop(workers: Sequence[Worker]) -> None:
     for worker in running:
         _signal(worker, signal.SIGTERM)
     deadline = time.monotonic() + TERM_GRACE
-    for worker in running:
-        try:
-            worker.process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            _signal(worker, signal.SIGKILL)
-            worker.process.wait()
+    try:
+        for worker in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(0.0, deadline - time.monotonic()))
+    finally:  # also when a second Ctrl-C ends the wait
+        for worker in running:
+            if worker.process.poll() is None:
+                _signal(worker, signal.SIGKILL)
+                worker.process.wait()
 
 
 def _signal(worker: Worker, number: signal.Signals) -> None:
@@ -231,7 +241,8 @@ def command(
     """Run one script as parameter servers and trainers on this machine."""
     if not script.is_file():
         raise typer.BadParameter(f"no such file: {script}")
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _raise_interrupt)
     try:
         launch([str(script), *context.args], pservers, trainers, log_dir, seed)
     except LaunchError as error:

@@ -39,6 +39,15 @@ def test_show_prints_both_forms(files: dict[str, str]) -> None:
         assert "lookup_table(Ids=[ids], W=[emb]) -> (Out=[embedding_0.tmp_0])" in run("show", files[name])
 
 
+def test_bytes_that_begin_like_text_are_read_as_bytes(tmp_path: Path) -> None:
+    program = fluid.Program()
+    program.global_block().create_var("vv", shape=[1])
+    content = program.serialize_to_string()
+    assert content.startswith(b"\n#")
+    (tmp_path / "program").write_bytes(content)
+    assert "var vv: [1]" in run("show", str(tmp_path / "program"))
+
+
 def test_transpile_prints_a_role_after_any_pass(files: dict[str, str]) -> None:
     both = files["main"], files["startup"]
     trainer = run("transpile", *both)
@@ -64,6 +73,8 @@ def test_transpile_says_why(files: dict[str, str]) -> None:
     [
         (["show", "{tmp}/absent"], "No such file"),
         (["show", "{tmp}/garbage"], "garbage"),
+        (["show", "{tmp}/latin"], "latin: 'utf-8' codec can't decode"),
+        (["show", "{tmp}/broken"], "broken: line 2"),
         (["transpile", "{main}", "{startup}", "--after", "no_such_pass"], "'no_such_pass' is no pass of the trainer"),
         (["transpile", "{startup}", "{startup}"], "cannot be transpiled"),
     ],
@@ -77,6 +88,8 @@ def test_errors_are_one_message_and_exit_code_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "garbage").write_bytes(b"\x00\xffgarbage")
+    (tmp_path / "latin").write_bytes(b"# \xe9\nblock 0\n")
+    (tmp_path / "broken").write_bytes(b"block 0\n  var ?\n")
     monkeypatch.setattr("sys.argv", ["fluidlite", *(arg.format(tmp=tmp_path, **files) for arg in args)])
     with pytest.raises(SystemExit) as ended:
         cli.main()

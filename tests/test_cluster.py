@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,6 +47,29 @@ def test_a_trainer_that_fails_leaves_and_the_others_go_on(programs: Programs) ->
         assert len(cluster.trainers[0].run(feed(5), loss)) == 1
         with pytest.raises(PeerLostError):
             cluster.trainers[1].run(feed(5), loss)
+
+
+def test_an_error_is_raised_when_all_trainers_have_ended(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, startup, _ = programs
+    with fluid.LocalCluster(main, startup, trainers=2) as cluster:
+        failed, ended = threading.Event(), []
+
+        def fail(*_: object) -> list[object]:
+            failed.set()
+            raise FluidliteError("first")
+
+        def end(*_: object) -> list[object]:
+            assert failed.wait(20)
+            ended.append(True)
+            return []
+
+        monkeypatch.setattr(cluster.trainers[0], "step", fail)
+        monkeypatch.setattr(cluster.trainers[1], "step", end)
+        with pytest.raises(FluidliteError, match="first"):
+            cluster.run([feed(1), feed(2)])
+        assert ended
 
 
 def test_wrong_use_is_refused(programs: Programs) -> None:

@@ -109,6 +109,29 @@ def test_a_job_goes_on_from_the_files_of_another(tmp_path: Path) -> None:
     assert_same_files(tmp_path / "job", tmp_path / "local")
 
 
+def test_rows_made_after_the_save_are_forgotten_by_the_load(tmp_path: Path) -> None:
+    build()
+    later = {**FEED, "ids": IDS + 100}
+    main, scope = fluid.default_main_program(), fluid.Scope()
+    with cluster(2) as job, fluid.scope_guard(scope):
+        local, trainer = fluid.Executor(), job.trainers[0]
+        local.run(fluid.default_startup_program())
+        for folder, exe, program, own in (
+            (tmp_path / "local", local, main, scope),
+            (tmp_path / "job", trainer.executor, trainer.main, trainer.scope),
+        ):
+            with fluid.scope_guard(own):
+                exe.run(program, FEED)
+                fluid.io.save_persistables(exe, folder / "before", program)
+                exe.run(program, later)
+                fluid.io.load_persistables(exe, folder / "before", program)
+                fluid.io.save_persistables(exe, folder / "loaded", program)
+                exe.run(program, later)
+                fluid.io.save_persistables(exe, folder / "after", program)
+    assert_same_files(tmp_path / "job" / "loaded", tmp_path / "job" / "before")
+    assert_same_files(tmp_path / "job" / "after", tmp_path / "local" / "after")
+
+
 def test_one_combined_file(tmp_path: Path) -> None:
     build()
     with cluster(2) as job:
@@ -170,6 +193,24 @@ def test_B090_a_server_takes_its_slices_from_the_files(tmp_path: Path) -> None:
             saved = {path.name for path in (tmp_path / endpoint).iterdir()}
             assert "emb" in saved
             assert len(saved & {"words_w.block0", "words_w.block1"}) == 1
+
+
+def test_a_server_loads_what_it_is_asked_to(tmp_path: Path) -> None:
+    net = build()
+    run_locally(net, 2, tmp_path)
+    transpiler = fluid.DistributeTranspiler()
+    transpiler.transpile(0, pservers="a:1", trainers=1)
+    program, startup = transpiler.get_pserver_programs("a:1")
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        exe.run(startup)
+        fluid.io.load_params(exe, tmp_path, program)
+        whole = contents(tmp_path)
+        np.testing.assert_array_equal(fluid.global_scope().get("words_w"), whole["words_w"])
+        moment = next(name for name in whole if name.startswith("words_w_moment1"))
+        assert not np.array_equal(fluid.global_scope().get(moment), whole[moment])
+        with pytest.raises(ProgramError, match="one file per variable, not from 'all'"):
+            fluid.io.load_persistables(exe, tmp_path, program, filename="all")
 
 
 def assert_piece(held: Held, piece: Piece, whole: Any) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.errors import FeedError, FetchError, FluidliteError, ProgramError, UninitializedError
+from fluidlite.errors import FeedError, FetchError, FluidliteError, OpRunError, ProgramError, UninitializedError
+from fluidlite.ops import registry
 from tests.frontend import fresh_programs
 
 
@@ -25,6 +28,37 @@ def test_fetched_values_do_not_change_later() -> None:
     for value, before, after in zip(first, kept, second, strict=True):
         np.testing.assert_array_equal(value, before)
         assert not np.array_equal(value, after)
+
+
+def test_a_view_of_a_parameter_keeps_the_value_from_before_its_update() -> None:
+    with fresh_programs(), fluid.scope_guard(fluid.Scope()):
+        x = fluid.data("x", [None, 2])
+        loss = fluid.layers.mean(fluid.layers.fc(x, 3, param_attr="w"))
+        w = fluid.default_main_program().global_block().var("w")
+        views = [
+            fluid.layers.transpose(w, [1, 0]),
+            fluid.layers.reshape(w, [6]),
+            fluid.layers.slice(w, axes=[0], starts=[0], ends=[1]),
+        ]
+        fluid.optimizer.SGD(0.5).minimize(loss)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        before = np.array(fluid.global_scope().find_var("w").get_tensor())
+        *found, after = exe.run(feed={"x": np.ones((3, 2), np.float32)}, fetch_list=[*views, "w"])
+    assert not np.array_equal(after, before)
+    for value, expected in zip(found, [before.T, before.reshape(-1), before[:1]], strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_a_fed_value_counts_until_the_program_writes_the_variable() -> None:
+    with fresh_programs(), fluid.scope_guard(fluid.Scope()):
+        total = fluid.layers.create_global_var([1], 1.0, "float32", persistable=True, name="total")
+        fluid.layers.assign(fluid.layers.scale(total, 2.0), total)
+        read = fluid.layers.scale(total, 1.0)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        found = exe.run(feed={"total": np.array([3.0], np.float32)}, fetch_list=[read, "total"])
+    assert [value.item() for value in found] == [6.0, 6.0]
 
 
 def test_an_edited_program_is_compiled_anew() -> None:
@@ -108,6 +142,20 @@ def test_errors_show_op_block_variables_and_source_line() -> None:
     shown = str(caught.value)
     assert "in op relu(X=['x']) -> (Out=['relu_0.tmp_0'])" in shown
     assert f"of block 0, made at {__file__}:" in shown
+
+
+def test_what_goes_wrong_inside_a_kernel_is_the_cause_of_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 2])
+        fluid.layers.relu(x)
+
+        def broken(ctx: object, X: object) -> None:
+            raise ZeroDivisionError("a fault of ours")
+
+        monkeypatch.setitem(registry._defs, "relu", replace(registry.get("relu"), kernel=broken))
+        with pytest.raises(OpRunError, match=r"ZeroDivisionError: a fault of ours\n  in op relu\(") as caught:
+            fluid.Executor().run(feed={"x": np.ones((1, 2), np.float32)})
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_a_closed_executor_does_not_run() -> None:

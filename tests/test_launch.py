@@ -82,7 +82,7 @@ def test_a_killed_process_is_named_with_its_signal(tmp_path: Path) -> None:
         launcher.run_job(job, lambda worker, line: None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     script = write(tmp_path, "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(100)\n")
     with subprocess.Popen(
@@ -105,7 +105,35 @@ def test_servers_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.M
         tmp_path, "import os, time\nif os.environ['TRAINING_ROLE'] == 'PSERVER':\n    time.sleep(100)\n"
     )
     job = launcher.Job([sys.executable, script], 1, 1, tmp_path / "logs", dict(os.environ))
-    launcher.run_job(job, lambda worker, line: None)
+    shown: list[str] = []
+    launcher.run_job(job, lambda worker, line: shown.append(f"{worker.name}: {line}"))
+    assert shown == ["pserver 0: still there 0.5 s after the last trainer, so the launcher ends it"]
+
+
+def test_a_second_interrupt_ends_what_ignores_the_first(tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('told to end', flush=True))\n"
+        "print('pid', os.getpid(), flush=True)\n"
+        "while True:\n"
+        "    time.sleep(100)\n",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "fluidlite.launch", "--log-dir", str(tmp_path / "logs"), script],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout is not None
+        pids = [int(job.stdout.readline().split()[-1]) for _ in range(2)]
+        job.send_signal(signal.SIGINT)
+        for _ in pids:
+            assert "told to end" in job.stdout.readline()
+        job.send_signal(signal.SIGINT)
+        assert job.wait(timeout=30) == 130
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_counts_and_missing_script_are_refused(tmp_path: Path) -> None:

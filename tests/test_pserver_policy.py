@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -213,10 +215,10 @@ def test_a_lease_runs_out_unless_it_is_renewed() -> None:
     group.register(who(1))
     clock.now += 29
     group.require(who(1))
-    assert group.expire() == []
+    assert group.expire(clock.now) == []
     clock.now += 1
-    assert group.expire() == [0]
-    assert group.expire() == []
+    assert group.expire(clock.now) == [0]
+    assert group.expire(clock.now) == []
     with pytest.raises(LeaseLostError, match="given up"):
         group.require(who(0))
     assert group.live == (1, 2)
@@ -235,7 +237,7 @@ def test_a_broken_connection_leaves_a_short_grace() -> None:
     clock.now += 1
     group.require(who(1))
     clock.now += 1
-    assert group.expire() == [0]
+    assert group.expire(clock.now) == [0]
 
 
 def test_H24_incarnations_only_grow() -> None:
@@ -295,6 +297,30 @@ def test_H04_a_lease_that_runs_out_closes_the_round() -> None:
     np.testing.assert_array_equal(reply.dense["w"], [-1.0] * 3)
     clock.now += 30
     assert server.poll(0.0), "without trainers the server ends"
+
+
+def test_an_update_that_takes_longer_than_a_lease_makes_nobody_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, store, clock = service(trainers=1)
+    looked = threading.Event()
+    looker = threading.Thread(target=server.poll, args=(0.0,))
+    read, apply = clock.__call__, store.apply
+
+    def noted() -> float:
+        if threading.current_thread() is looker:
+            looked.set()
+        return read()
+
+    def slow(*step: object) -> int:
+        looker.start()
+        assert looked.wait(20)
+        clock.now += 40
+        return apply(*step)
+
+    monkeypatch.setattr(server, "_clock", noted)
+    monkeypatch.setattr(store, "apply", slow)
+    assert server.commit(step(0, 0), GRADIENT, [])().version == 1
+    looker.join()
+    assert server.live == (0,)
 
 
 def test_H31_repeated_while_the_round_is_open_and_after_it() -> None:

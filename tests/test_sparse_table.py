@@ -285,6 +285,19 @@ def test_b115_loaded_rows_keep_their_own_values_and_the_rest_stays() -> None:
     np.testing.assert_array_equal(emb.lookup(ids_of(3, 100)), [[6, 7], [1, 1]])
 
 
+def test_replace_forgets_rows_and_keeps_the_accumulators_of_those_that_stay() -> None:
+    emb, column = table(), TableColumn("m", 2, 0.5, "float64")
+    emb.update(rows_of([5, 3], [[1, 2], [3, 4]]), [column], accumulate)
+    kept = dict(zip(column.export().rows.tolist(), column.export().value.tolist(), strict=True))
+    with pytest.raises(TableError, match="got"):
+        emb.replace(rows_of([7], [[1.0, 2.0, 3.0]]))
+    assert emb.ids.tolist() == [5, 3]
+    emb.replace(rows_of([8, 5], [[7, 7], [9, 9]]))
+    np.testing.assert_array_equal(emb.export().value, [[7, 7], [9, 9]])
+    assert column.export().rows.tolist() == [8, 5]
+    assert column.export().value.tolist() == [[0.5, 0.5], kept[5]]
+
+
 def test_k04_an_empty_table_round_trips() -> None:
     emb = table()
     emb.load(table().export())

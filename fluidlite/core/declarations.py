@@ -6,9 +6,18 @@ The records of `fluidlite.ops.registry` are of this form; its ``find`` is the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from fluidlite.core.ir import AttrType
+
+#: attributes that any op may carry, whether its declaration says so or not
+EVERY_OP: Final[dict[str, AttrType]] = {
+    "op_role": AttrType.INT,
+    "op_role_var": AttrType.STRINGS,
+    "op_namescope": AttrType.STRING,
+    "op_callstack": AttrType.STRINGS,
+    "op_device": AttrType.STRING,
+}
 
 
 class ArgumentDeclaration(Protocol):

@@ -13,6 +13,8 @@ _RENAME: Final = "@RENAME@block"
 _AGAIN: Final = "grad/"
 _TRAINER: Final = ".trainer_"
 _BLOCK: Final = ".block"
+_SHARD: Final = ".shard"
+_IDS: Final = ".ids"
 
 
 class SliceName(NamedTuple):
@@ -75,7 +77,7 @@ def of_trainer(name: str, trainer: int) -> str:
 
 def shard_of_var(name: str, shard: int) -> str:
     """What goes to, or comes from, one server of a table: ``emb@GRAD`` -> ``emb@GRAD.shard0``."""
-    return f"{name}.shard{shard}"
+    return f"{name}{_SHARD}{shard}"
 
 
 def merged(gradient: str) -> str:
@@ -86,6 +88,17 @@ def merged(gradient: str) -> str:
 def lookup_part(table: str, part: str, index: int) -> str:
     """A variable of lookup ``index`` of a table: ``part`` is ids, rows, ..."""
     return f"{table}.{part}{index}"
+
+
+def looked_up(ids: str) -> str:
+    """The parameter of a lookup, from what one server gets of its ids; any other name is returned as it is.
+
+    >>> looked_up("emb.ids0.shard1")
+    'emb'
+    """
+    rest, shard = _cut_number(ids, _SHARD)
+    source, lookup = _cut_number(rest, _IDS)
+    return ids if shard is None or lookup is None else source
 
 
 def served_part(table: str, part: str) -> str:

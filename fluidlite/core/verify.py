@@ -6,20 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from fluidlite.core.dataflow import effects, sub_blocks
-from fluidlite.core.declarations import ArgumentDeclaration, Defs, OpDeclaration
+from fluidlite.core.declarations import EVERY_OP, ArgumentDeclaration, Defs, OpDeclaration
 from fluidlite.core.ir import EMPTY, Attr, AttrType, Block, Operator, Program, Variable
 from fluidlite.dtypes import DTYPE_NUMBERS, UNKNOWN_DTYPE, VarKind
 from fluidlite.errors import ProgramError
 
 #: kinds that ops write before others may read them
 _WRITTEN_KINDS: Final = (VarKind.LOD_TENSOR, VarKind.SELECTED_ROWS, VarKind.LOD_TENSOR_ARRAY)
-_EVERY_OP: Final[dict[str, AttrType]] = {
-    "op_role": AttrType.INT,
-    "op_role_var": AttrType.STRINGS,
-    "op_namescope": AttrType.STRING,
-    "op_callstack": AttrType.STRINGS,
-    "op_device": AttrType.STRING,
-}
 #: attribute type -> the Python types of its value, or of the items of its value
 _SCALARS: Final[dict[AttrType, type | tuple[type, ...]]] = {
     AttrType.INT: int,
@@ -132,7 +125,7 @@ def _attributes(op: Operator, op_def: OpDeclaration) -> Iterator[str]:
         if name not in op.attrs and spec.required:
             yield f"attribute {name!r} is missing"
     for name, attr in op.attrs.items():
-        declared = op_def.attrs[name].type if name in op_def.attrs else _EVERY_OP.get(name)
+        declared = op_def.attrs[name].type if name in op_def.attrs else EVERY_OP.get(name)
         if declared is not None and _SAME.get(attr.type, attr.type) is not _SAME.get(declared, declared):
             yield f"attribute {name!r} must be {declared.name}, not {attr.type.name}"
 

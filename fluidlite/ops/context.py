@@ -39,7 +39,7 @@ class ServerPort(Protocol):
         ...
 
     def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
-        """Overwrite a variable of a server: a dense array, or rows of a table (accumulators by their variable)."""
+        """Overwrite a variable of a server: a dense array, all rows of a table, or rows of an accumulator of one."""
         ...
 
     def complete(self) -> None:

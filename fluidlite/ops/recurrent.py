@@ -61,11 +61,16 @@ class Steps:
         """The sequences that have a first row, in the order of their places."""
         return self.order[: self.parts[0].stop if self.parts else 0]
 
-    def before(self, first: Array, after: Array) -> Array:
-        """The state (T, ...) that each place started from, given those that places ended with (T, ...) and the states
-        of all sequences before their first row (count, ...)."""
+    def carried(self, after: Array) -> Array:
+        """What each place that is not the first of its sequence takes over, (T - heads, ...), from what all places
+        ended with, (T, ...)."""
         earlier = [after[step.start : step.start + size(later)] for step, later in pairwise(self.parts)]
-        return np.concatenate([first[self.heads], *earlier])
+        return np.concatenate([after[:0], *earlier])
+
+    def before(self, first: Array, after: Array) -> Array:
+        """The state (T, ...) that each place starts from, given those that places end with (T, ...) and the states of
+        all sequences before their first row (count, ...)."""
+        return np.concatenate([first[self.heads], self.carried(after)])
 
     def in_rows(self, places: Array) -> Array:
         """An array in step order (T, ...), in the order of the rows."""

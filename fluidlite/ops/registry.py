@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from fluidlite.core.declarations import EVERY_OP
 from fluidlite.core.ir import Attr, AttrType, Operator
 from fluidlite.errors import ProgramError, UnknownOpError
 
@@ -24,13 +25,9 @@ Infer = Callable[[Any], None]
 GradMaker = Callable[[Operator], list[Operator]]
 
 REQUIRED: Final = object()
-#: attributes that any op may carry
+#: attributes that layers may give to any op
 COMMON_ATTRS: Final[dict[str, AttrType]] = {
-    "op_role": AttrType.INT,
-    "op_role_var": AttrType.STRINGS,
-    "op_namescope": AttrType.STRING,
-    "op_callstack": AttrType.STRINGS,
-    "op_device": AttrType.STRING,
+    **EVERY_OP,
     "use_mkldnn": AttrType.BOOLEAN,
     "use_cudnn": AttrType.BOOLEAN,
     "use_quantizer": AttrType.BOOLEAN,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.core import names
 from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import ProgramError, ShapeError, TableError
 from fluidlite.ops.context import KernelContext
@@ -66,8 +67,8 @@ def _checked(ctx: KernelContext, value: Array, index: int, padding_idx: int, sec
         wrong = outside(ids, height)
         wrong = wrong[(ids[wrong] != padding_idx) | (padding_idx == NO_PADDING)]
         if len(wrong):
-            name = argument(ctx, "Ids", index)
-            raise out_of_range(ctx, name, wrong[0], ids[wrong[0]], "the parameter that it indexes", height)
+            name, whole = argument(ctx, "Ids", index), names.looked_up(ctx.op.outputs["Out"][0])
+            raise out_of_range(ctx, name, wrong[0], ids[wrong[0]], whole, height)
     return ids
 
 

@@ -47,7 +47,7 @@ class Service(Protocol):
         ...
 
     def assign(self, identity: Identity, name: str, value: Value) -> None:
-        """Overwrite a dense variable, or rows of a table."""
+        """Overwrite a dense variable, all rows of a table, or rows of an accumulator of one."""
         ...
 
     def heartbeat(self, identity: Identity) -> None:

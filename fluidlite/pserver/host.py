@@ -20,6 +20,7 @@ from fluidlite.pserver.catalog import Catalog, GradientSpec, LookupSpec, check_p
 from fluidlite.pserver.service import PServer, ServiceOptions
 from fluidlite.runtime.plan import Plan
 from fluidlite.runtime.scope import Scope
+from fluidlite.values import files
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 
@@ -109,7 +110,7 @@ class Host:
         if not is_rows(target):
             raise RequestRefusedError(f"variable {name!r} holds {type(target).__name__}; assign it whole, not by row")
         try:
-            target.load(value)
+            files.into_table(target, value)
         except _USER_ERRORS as error:
             raise RequestRefusedError(str(error)) from error
 

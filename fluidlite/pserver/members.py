@@ -92,9 +92,8 @@ class Members:
         if known is not None and known.incarnation == identity.incarnation and known.state == "live":
             known.lease_ends = min(known.lease_ends, self._clock() + self._grace)
 
-    def expire(self) -> list[int]:
-        """Give up every trainer whose lease ran out; returns them."""
-        now = self._clock()
+    def expire(self, now: float) -> list[int]:
+        """Give up every trainer whose lease had run out at time ``now``; returns them."""
         lost = [t for t, member in self._members.items() if member.state == "live" and member.lease_ends <= now]
         for trainer in lost:
             self._members[trainer].state = "lost"

@@ -68,7 +68,7 @@ class Store(Protocol):
         ...
 
     def assign(self, name: str, value: Value) -> None:
-        """Overwrite a dense variable, or rows of a table."""
+        """Overwrite a dense variable, all rows of a table, or rows of an accumulator of one."""
         ...
 
 
@@ -258,8 +258,9 @@ class PServer:
             self._finish("all trainers have left; the server ends")
 
     def _expire(self) -> None:
+        now = self._clock()  # before the wait for the lock: an update holds it, and signs of life wait for it as well
         with self._changed:
-            lost = self._members.expire()
+            lost = self._members.expire(now)
             for trainer in lost:
                 log.warning("trainer %d is lost; %s", trainer, "aborting" if self._aborts else "the others go on")
             if lost and self._aborts:

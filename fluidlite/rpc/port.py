@@ -168,7 +168,7 @@ class TrainerPort:
             peer.barriers += 1
 
     def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
-        """Overwrite a variable of a server: a dense array, or rows of a table."""
+        """Overwrite a variable of a server: a dense array, all rows of a table, or rows of an accumulator of one."""
         peer = self._contact(endpoint)
         peer.fresh.pop(name, None)
         self._ask("assign", [endpoint], lambda peer: peer.channel.assign(self.identity, name, value))

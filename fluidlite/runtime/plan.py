@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Env:
 
     def write(self, name: str, value: Any) -> None:
         if name in self.persistable:
+            self.local.pop(name, None)  # a fed value counts until the program writes the variable
             self.scope.set(name, value)
         else:
             self.local[name] = value
@@ -53,6 +54,7 @@ class Plan:
         self.program = program
         self.run_state = run_state if run_state is not None else RunState()
         self.persistable = frozenset(name for b in program.blocks for name, var in b.vars.items() if var.persistable)
+        self._overwritten = overwritten(program)
         self._ports = ports
         self._blocks: dict[int, list[Step]] = {}
         self._runs = itertools.count()
@@ -97,17 +99,30 @@ class Plan:
             )
             for op in group
         ]
-        return bind_pulls(contexts) if len(contexts) > 1 else bind(contexts[0])
+        return bind_pulls(contexts) if len(contexts) > 1 else bind(contexts[0], self._overwritten)
 
 
-def bind(ctx: KernelContext) -> Step:
-    """A closure that reads an op's arguments, calls its kernel and writes the outputs."""
+def overwritten(program: Program) -> frozenset[str]:
+    """Variables whose arrays some op changes in place."""
+    found: set[str] = set()
+    for _, op in program.all_ops():
+        pairs = registry.get(op.type).inplace.items()
+        found.update(name for out, given in pairs if (name := op.input(given)) is not None and op.output(out) == name)
+    return frozenset(found)
+
+
+def bind(ctx: KernelContext, overwritten: frozenset[str]) -> Step:
+    """A closure that reads an op's arguments, calls its kernel and writes the outputs.
+
+    An output that is a view of an input is copied when a later op changes that input's array: each variable keeps the
+    value that its op gave it.
+    """
     op_def = registry.get(ctx.op.type)
     kernel = op_def.kernel
     if kernel is None:
         raise ProgramError(f"op {ctx.op.type!r} cannot be run ({ctx.op.origin})")
-    read = _reader(ctx.op, op_def, kernel)
-    store = _writer(ctx.op, op_def)
+    read = _reader(ctx, op_def, kernel)
+    store = _writer(ctx.op, op_def, overwritten.intersection(ctx.op.input_arguments()))
 
     def step(env: Env) -> None:
         try:
@@ -115,7 +130,8 @@ def bind(ctx: KernelContext) -> Step:
             lod = _lod_of(env, ctx.op, op_def.share_lod) if op_def.share_lod is not None else ()
             store(env, kernel(ctx, **arguments), lod)
         except Exception as error:
-            raise located(error, ctx) from error.__cause__
+            failure = located(error, ctx)
+            raise failure from failure.__cause__
 
     return step
 
@@ -126,8 +142,8 @@ def bind_pulls(contexts: Sequence[KernelContext]) -> Step:
     for ctx in contexts:
         op_def = registry.get(ctx.op.type)
         assert op_def.pull is not None
-        asking = _reader(ctx.op, op_def, op_def.pull.requests)
-        finishing = _reader(ctx.op, op_def, op_def.pull.finish, skip=2)
+        asking = _reader(ctx, op_def, op_def.pull.requests)
+        finishing = _reader(ctx, op_def, op_def.pull.finish, skip=2)
         bound.append((ctx, op_def.pull, asking, finishing, _writer(ctx.op, op_def)))
 
     def step(env: Env) -> None:
@@ -141,25 +157,27 @@ def bind_pulls(contexts: Sequence[KernelContext]) -> Step:
                 mine = list(itertools.islice(replies, len(requests)))
                 store(env, rule.finish(current, mine, **finishing(env)), ())
         except Exception as error:
-            raise located(error, current) from error.__cause__
+            failure = located(error, current)
+            raise failure from failure.__cause__
 
     return step
 
 
-def _reader(op: Operator, op_def: OpDef, kernel: Kernel, skip: int = 1) -> Callable[[Env], dict[str, Any]]:
+def _reader(ctx: KernelContext, op_def: OpDef, kernel: Kernel, skip: int = 1) -> Callable[[Env], dict[str, Any]]:
     """A function that collects the arguments that a kernel takes."""
+    op = ctx.op
     takes, attrs = parameters_of(kernel, op_def, skip)
     values = registry.attr_values(op_def, op)
     constants = {kwarg(name): values[name] for name in attrs}
-    sources = [_source(op, arg) for arg in op_def.inputs if arg.name in takes]
+    sources = [_source(ctx, arg) for arg in op_def.inputs if arg.name in takes]
 
     def read(env: Env) -> dict[str, Any]:
         arguments = dict(constants)
-        for name, key, names, many, optional in sources:
+        for name, key, names, many in sources:
             if many:
-                arguments[key] = [_unwrap(env.read(n), n, op_def, name, op, optional=True) for n in names]
+                arguments[key] = [_unwrap(env.read(n), n, op_def, name, op, optional=free) for n, free in names]
             elif names:
-                arguments[key] = _unwrap(env.read(names[0]), names[0], op_def, name, op, optional=optional)
+                arguments[key] = _unwrap(env.read(names[0][0]), names[0][0], op_def, name, op, optional=names[0][1])
             else:
                 arguments[key] = None
         return arguments
@@ -167,11 +185,25 @@ def _reader(op: Operator, op_def: OpDef, kernel: Kernel, skip: int = 1) -> Calla
     return read
 
 
-def _source(op: Operator, arg: registry.Argument) -> tuple[str, str, list[str], bool, bool]:
-    names = op.inputs.get(arg.name, [])
+def _source(ctx: KernelContext, arg: registry.Argument) -> tuple[str, str, list[tuple[str, bool]], bool]:
+    """(name of the input, the kernel's keyword, its variables each with whether it may be absent, whether many)."""
+    names = ctx.op.inputs.get(arg.name, [])
     if not names and not arg.optional and not arg.many and not arg.name.endswith("@GRAD"):
-        raise ProgramError(f"op {op.type!r} needs input {arg.name!r} ({op.origin})")
-    return arg.name, kwarg(arg.name), names, arg.many, arg.optional or arg.name.endswith("@GRAD")
+        raise ProgramError(f"op {ctx.op.type!r} needs input {arg.name!r} ({ctx.op.origin})")
+    return arg.name, kwarg(arg.name), [(name, _may_be_absent(ctx, arg, name)) for name in names], arg.many
+
+
+def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> bool:
+    """Whether an op runs when nothing wrote a variable: a gradient, an optional input, a temporary in a list.
+
+    Never data, nor a parameter in a list: the op would go on without what was not fed or initialised.
+    """
+    var = ctx.program.find_var(name, ctx.block)
+    if var is not None and var.is_data:
+        return False
+    if arg.optional or arg.name.endswith("@GRAD"):
+        return True
+    return arg.many and not (var is not None and var.persistable)
 
 
 def _unwrap(value: Any, name: str, op_def: OpDef, slot: str, op: Operator, *, optional: bool) -> Any:
@@ -198,8 +230,10 @@ def _lod_of(env: Env, op: Operator, source: str) -> Lod:
     return ()
 
 
-def _writer(op: Operator, op_def: OpDef) -> Callable[[Env, Any, Lod], None]:
+def _writer(op: Operator, op_def: OpDef, changing: Collection[str] = ()) -> Callable[[Env, Any, Lod], None]:
+    """A function that writes what a kernel returned; ``changing``: inputs that outputs may not be views of."""
     targets = [(arg.name, arg.many, op.outputs.get(arg.name, [])) for arg in op_def.outputs]
+    changing = set(changing).difference(op.output_arguments())
 
     def write(env: Env, result: Any, lod: Lod) -> None:
         if not isinstance(result, dict):
@@ -212,10 +246,19 @@ def _writer(op: Operator, op_def: OpDef) -> Callable[[Env, Any, Lod], None]:
                 continue
             for argument, item in zip(names, value if many else (value,), strict=True):
                 if argument != EMPTY and item is not None:
-                    shares = lod and isinstance(item, np.ndarray) and len(item) == lod[-1][-1]
-                    env.write(argument, LoDTensor(item, lod) if shares else item)
+                    kept = _detached(item, [env.read(name) for name in changing]) if changing else item
+                    shares = lod and isinstance(kept, np.ndarray) and len(kept) == lod[-1][-1]
+                    env.write(argument, LoDTensor(kept, lod) if shares else kept)
 
     return write
+
+
+def _detached(value: Any, sources: Sequence[Any]) -> Any:
+    """The value, copied if it is an array that lies in one of ``sources``."""
+    inside = isinstance(value, np.ndarray) and any(
+        isinstance(source, np.ndarray) and np.may_share_memory(value, source) for source in sources
+    )
+    return value.copy() if inside else value
 
 
 def where(op: Operator, block: Block) -> str:

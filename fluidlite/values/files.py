@@ -99,19 +99,10 @@ def into_table(current: Any, value: Saved) -> Any:
         return value
     rows = SelectedRows(value.rows, value.value[: len(value.rows)], value.height)
     if isinstance(current, SparseTable):
-        _replace_rows(current, rows)
+        current.replace(rows)
     else:
         current.load(rows)
     return current
-
-
-def _replace_rows(table: SparseTable, rows: SelectedRows) -> None:
-    state = [(column, column.export()) for column in table.columns]
-    table.clear()
-    table.load(rows)
-    for column, before in state:
-        stay = np.isin(before.rows, rows.rows)
-        column.load(SelectedRows(before.rows[stay], before.value[stay], before.height))
 
 
 def _as_fp16(value: Any) -> Any:

@@ -89,7 +89,7 @@ class SparseTable:
     def positions(self, ids: Array, create: bool) -> Array:
         """Position of each row, (n,) int64; missing rows are made (``create``) or answered by -1.
 
-        Positions are 0, 1, 2, ... in the order in which rows are made and stay valid for the life of the table.
+        Positions are 0, 1, 2, ... in the order in which rows are made and stay valid until `replace`.
         """
         wanted = self._as_ids(ids)
         with self._lock:
@@ -164,11 +164,18 @@ class SparseTable:
             values = self._records[: len(self._index), start : start + width].copy()
             return SelectedRows(self._index.ids.copy(), values, self.height)
 
-    def clear(self) -> None:
-        """Forget every row, and the accumulators in them. Positions of rows are no longer valid."""
+    def replace(self, rows: SelectedRows) -> None:
+        """Forget every row and take those of ``rows``; the accumulators of ids that were there before stay, as those of a
+        dense parameter would. Positions found before are no longer valid."""
         with self._lock:
+            self._check_values(rows.value, len(rows.rows), self.width, self.name)
+            before = [(column, column.export()) for column in self._columns]
             self._index = RowIndex()
             self._records = np.empty((0, self._records.shape[1]), self.dtype)
+            self.load(rows)
+            for column, state in before:
+                stay = np.isin(state.rows, rows.rows)
+                column.load(SelectedRows(state.rows[stay], state.value[stay], state.height))
 
     def load(self, rows: SelectedRows) -> None:
         """Overwrite the rows of ``rows`` (made when missing); others stay. Of an id given twice the later row counts."""
