@@ -116,6 +116,7 @@ def main():
     parser.add_argument("files", nargs="*")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=64, help="examples per trainer and step")
+    parser.add_argument("--steps", type=int, default=0, help="stop every epoch after so many steps; 0: never")
     args = parser.parse_args()
 
     loss = model()
@@ -139,6 +140,8 @@ def main():
         losses = []
         for start in range(0, len(mine), args.batch):
             losses += exe.run(feed=feed_of(mine[start : start + args.batch]), fetch_list=[loss])
+            if len(losses) == args.steps:
+                break
         print(f"epoch {epoch} loss {np.mean(losses):.4f}", flush=True)
     exe.close()
 

@@ -3,8 +3,8 @@
     python examples/word2vec.py TEXT
     fluidlite launch --pservers 2 --trainers 2 examples/word2vec.py TEXT --async
 
-TEXT is a plain or gzipped text file, one sentence a line (the King James Bible, say). Prints the neighbours of some
-words at the end.
+TEXT is a plain or gzipped text file, one sentence a line, each after a reference that is left out ("Ge1:1 In the
+beginning", as in the King James Bible, say). Prints the neighbours of some words at the end.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Makes the inference program of a training program, and takes one apart that was read from a file."""
+"""Makes test and inference programs of a training program, and takes one apart that was read from a file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from fluidlite.core import dataflow, edit
-from fluidlite.core.ir import Attr, AttrType, Block, Operator, Parameter, Program, Variable
+from fluidlite.core.ir import Attr, AttrType, Block, Operator, OpRole, Parameter, Program, Variable
 from fluidlite.dtypes import VarKind
 from fluidlite.errors import ProgramError
 from fluidlite.ops import registry
@@ -14,6 +14,7 @@ _FEED = "feed"
 _FETCH = "fetch"
 _LOOKUPS = ("lookup_table", "lookup_table_v2", "lookup_sparse_table")
 _ROLE = {"op_role": Attr(AttrType.INT, 0)}
+_IS_TEST = Attr(AttrType.BOOLEAN, value=True)
 
 
 def inference_program(program: Program, feeds: Sequence[str], targets: Sequence[str]) -> tuple[Program, list[str]]:
@@ -49,6 +50,39 @@ def take_feed_fetch(program: Program) -> tuple[list[str], list[str]]:
         if name in program.root.vars:
             program.root.vars[name].is_data = True
     return [feeds[col] for col in sorted(feeds)], [fetches[col] for col in sorted(fetches)]
+
+
+def strip_training(program: Program) -> None:
+    """Remove backward, optimizer and schedule ops (by role) and set ``is_test``, also on what reads a distributed table:
+    inference makes no rows."""
+    tables = {n for n, var in program.root.vars.items() if isinstance(var, Parameter) and var.is_distributed}
+    for block in program.blocks:
+        edit.remove_ops(program, block, _training_ops(block))
+        for op in block.ops:
+            op_def = registry.find(op.type)
+            reads_table = not tables.isdisjoint(op.input_arguments())
+            if reads_table or (op_def is not None and "is_test" in op_def.attrs):
+                edit.set_attr(program, op, "is_test", _IS_TEST)
+    data_and_parameters = {
+        n for b in program.blocks for n, var in b.vars.items() if var.is_data or isinstance(var, Parameter)
+    }
+    _drop_unused_vars(program, data_and_parameters)
+
+
+def _training_ops(block: Block) -> list[Operator]:
+    """Ops of a training role (those that talk to servers at the end of a step are of one), and ops without one that read
+    what only those wrote (error clips, a norm of gradients)."""
+    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED | OpRole.RPC | OpRole.DIST
+    kept = {name for name, var in block.vars.items() if var.persistable or var.is_data}
+    doomed: list[Operator] = []
+    lost: set[str] = set()
+    for op in block.ops:
+        if (op.role != OpRole.NOT_SPECIFIED and op.role & training) or not lost.isdisjoint(op.input_arguments()):
+            doomed.append(op)
+            lost.update(name for name in op.output_arguments() if name not in kept)
+        else:
+            kept.update(op.output_arguments())
+    return doomed
 
 
 def looked_up_tables(program: Program) -> Iterator[Variable]:
@@ -124,12 +158,11 @@ def _named_blocks(block: Block) -> Iterator[int]:
 
 def _set_is_test(program: Program) -> None:
     tables = _as_rows(program)
-    is_test = Attr(AttrType.BOOLEAN, value=True)
     for _, op in program.all_ops():
         op_def = registry.find(op.type)
         reads_table = op.type in _LOOKUPS and op.input("W") in tables
         if reads_table or (op_def is not None and "is_test" in op_def.attrs):
-            edit.set_attr(program, op, "is_test", is_test)
+            edit.set_attr(program, op, "is_test", _IS_TEST)
 
 
 def _as_rows(program: Program) -> set[str]:

@@ -19,19 +19,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TextIO, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from fluidlite.errors import LaunchError
 
 HOST: Final = "127.0.0.1"
-#: seconds that servers get to end by themselves after the last trainer, and any process after SIGTERM
+#: seconds that servers get to end by themselves after the last trainer, any process after SIGTERM, and the last lines of
+#: an ended process
 SERVER_GRACE: Final = 30.0
 TERM_GRACE: Final = 10.0
+OUTPUT_GRACE: Final = 1.0
 _TAIL: Final = 40
+_LONGEST_LINE: Final = 1 << 16
+_END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLORS: Final = {"pserver": "magenta", "trainer": "cyan"}
 
 
@@ -49,6 +51,10 @@ class Worker:
     @property
     def name(self) -> str:
         return f"{self.role} {self.index}"
+
+
+#: processes in the order in which they ended; None stands for a signal that asks for the end
+Ended: TypeAlias = "queue.SimpleQueue[Worker | None]"
 
 
 @dataclass(frozen=True)
@@ -86,104 +92,159 @@ def role_env(job: Job, endpoints: Sequence[str]) -> Iterator[tuple[str, int, dic
 
 
 def run_job(job: Job, show: Callable[[Worker, str], None]) -> None:
-    """Start every process and wait for the end; raises LaunchError for the first one that fails.
+    """Start every process and wait for the end.
 
-    ``show`` gets every line of output. Trainers end the job; servers then end by themselves, or are told to.
+    ``show`` gets every line of output, and may fail: the job goes on without it. Trainers end the job; servers then end
+    by themselves, or are told to. Raises LaunchError for the first process that fails or cannot be started, and
+    KeyboardInterrupt when SIGINT, SIGTERM or SIGHUP asked for the end; whatever is raised, no process is left.
     """
-    job.log_dir.mkdir(parents=True, exist_ok=True)
-    ended: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    ended: Ended = queue.SimpleQueue()
     workers: list[Worker] = []
+    with _signals_to(ended):
+        try:
+            for role, index, env in role_env(job, free_endpoints(job.pservers)):
+                workers.append(_start(job, role, index, env, show, ended))
+            _await_end(workers, ended, show)
+        finally:
+            _stop(workers, ended)
+
+
+@contextlib.contextmanager
+def _signals_to(ended: Ended) -> Iterator[None]:
+    """Signals that ask for the end are put into the queue, so that none strikes between the start of a process and the
+    note of it, or while processes are being ended. Ignored ones stay ignored: under nohup the job goes on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heeded = [number for number in _END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda *_: ended.put(None)) for number in heeded}
     try:
-        for role, index, env in role_env(job, free_endpoints(job.pservers)):
-            workers.append(_start(job, role, index, env))
-            _watch(workers[-1], show, ended)
-        _await_trainers(workers, ended)
-        _await_servers(workers, show)
+        yield
     finally:
-        _stop(workers)
-        for worker in workers:
-            if worker.reader is not None:
-                worker.reader.join(TERM_GRACE)
+        for number, handler in previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def _start(job: Job, role: str, index: int, env: Mapping[str, str]) -> Worker:
-    process = subprocess.Popen(
-        list(job.command),
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    log_name = "serverlog" if role == "pserver" else "workerlog"
-    return Worker(role, index, process, job.log_dir / f"{log_name}.{index}")
-
-
-def _watch(worker: Worker, show: Callable[[Worker, str], None], ended: queue.SimpleQueue[Worker]) -> None:
-    def read() -> None:
-        assert worker.process.stdout is not None
-        with worker.log.open("w", encoding="utf-8") as log, worker.process.stdout as stdout:
-            for raw in stdout:
-                line = raw.decode("utf-8", "replace").rstrip("\n")
-                log.write(line + "\n")
-                log.flush()
-                worker.tail.append(line)
-                show(worker, line)
-        worker.process.wait()
-        ended.put(worker)
-
-    worker.reader = threading.Thread(target=read, name=f"log of {worker.name}", daemon=True)
+def _start(
+    job: Job, role: str, index: int, env: Mapping[str, str], show: Callable[[Worker, str], None], ended: Ended
+) -> Worker:
+    """Start one process, and the threads that copy its output and wait for its end."""
+    path = job.log_dir / f"{'serverlog' if role == 'pserver' else 'workerlog'}.{index}"
+    with contextlib.ExitStack() as stack:
+        try:
+            job.log_dir.mkdir(parents=True, exist_ok=True)
+            log = stack.enter_context(path.open("w", encoding="utf-8"))
+            process = subprocess.Popen(
+                list(job.command),
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(f"{role} {index} cannot be started with its output in {path}: {error}") from error
+        stack.pop_all()
+    worker = Worker(role, index, process, path)
+    worker.reader = threading.Thread(target=_copy_output, args=(worker, log, show), daemon=True)
     worker.reader.start()
+    threading.Thread(target=_report_end, args=(worker, ended), daemon=True).start()
+    return worker
 
 
-def _await_trainers(workers: Sequence[Worker], ended: queue.SimpleQueue[Worker]) -> None:
-    waiting = sum(worker.role == "trainer" for worker in workers)
-    while waiting:
-        worker = ended.get()
+def _copy_output(worker: Worker, log: TextIO, show: Callable[[Worker, str], None]) -> None:
+    """Copy line by line (a very long one in pieces). It goes on when the log or the screen fails: a process whose output
+    nobody reads would stop."""
+    assert worker.process.stdout is not None
+    shown = _Sink("showing the output", lambda line: show(worker, line))
+    logged = _Sink(f"the log {worker.log}", lambda line: print(line, file=log, flush=True))
+    with worker.process.stdout as stdout:
+        for raw in iter(lambda: stdout.readline(_LONGEST_LINE), b""):
+            line = raw.decode("utf-8", "replace").rstrip("\n")
+            worker.tail.append(line)
+            logged.take(line)
+            shown.take(line)
+    with contextlib.suppress(OSError):
+        log.close()
+
+
+class _Sink:
+    """Takes lines until that fails; says so once, and takes no more."""
+
+    def __init__(self, what: str, take: Callable[[str], None]) -> None:
+        self._what = what
+        self._take: Callable[[str], None] | None = take
+
+    def take(self, line: str) -> None:
+        """Hand one line on."""
+        if self._take is None:
+            return
+        try:
+            self._take(line)
+        except Exception as error:
+            self._take = None
+            with contextlib.suppress(OSError):
+                typer.echo(f"fluidlite launch: {self._what} failed, the job goes on without: {error}", err=True)
+
+
+def _report_end(worker: Worker, ended: Ended) -> None:
+    """Wait for a process, and a little for its last lines: children that it left behind may hold its output open."""
+    worker.process.wait()
+    _join(worker)
+    ended.put(worker)
+
+
+def _join(worker: Worker) -> bool:
+    """Whether the output of an ended process has come to its end."""
+    assert worker.reader is not None
+    worker.reader.join(OUTPUT_GRACE)
+    return not worker.reader.is_alive()
+
+
+def _await_end(workers: Sequence[Worker], ended: Ended, show: Callable[[Worker, str], None]) -> None:
+    """Wait for all trainers, then for the servers to end by themselves; says which of them did not, and are told to."""
+    running = list(workers)
+    deadline: float | None = None
+    while running:
+        if deadline is None and all(worker.role == "pserver" for worker in running):
+            deadline = time.monotonic() + SERVER_GRACE
+        try:
+            worker = ended.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            for server in running:
+                show(server, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
+            return
+        if worker is None:
+            raise KeyboardInterrupt
         if worker.process.returncode != 0:
             raise _failure(worker)
-        if worker.role == "trainer":
-            waiting -= 1
-
-
-def _await_servers(workers: Sequence[Worker], show: Callable[[Worker, str], None]) -> None:
-    """Wait for the servers to end by themselves; says which of them did not, and are told to."""
-    deadline = time.monotonic() + SERVER_GRACE
-    for worker in workers:
-        if worker.role == "pserver":
-            try:
-                code = worker.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                show(worker, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
-                continue
-            if code != 0:
-                raise _failure(worker)
+        running.remove(worker)
 
 
 def _failure(worker: Worker) -> LaunchError:
-    if worker.reader is not None:
-        worker.reader.join(TERM_GRACE)  # until its last lines are there
     code = worker.process.returncode
     reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     tail = "\n".join(f"  {line}" for line in worker.tail) or "  (it printed nothing)"
     return LaunchError(f"{worker.name} {reason}; its last lines (all of them in {worker.log}):\n{tail}")
 
 
-def _stop(workers: Sequence[Worker]) -> None:
-    """End what still runs: SIGTERM, then SIGKILL to whole process groups."""
+def _stop(workers: Sequence[Worker], ended: Ended) -> None:
+    """End what still runs, whole process groups: SIGTERM, and SIGKILL after a while or at the next signal. Children that
+    outlive their process and hold its output open are ended, too."""
     running = [worker for worker in workers if worker.process.poll() is None]
     for worker in running:
         _signal(worker, signal.SIGTERM)
     deadline = time.monotonic() + TERM_GRACE
-    try:
-        for worker in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-    finally:  # also when a second Ctrl-C ends the wait
-        for worker in running:
-            if worker.process.poll() is None:
-                _signal(worker, signal.SIGKILL)
-                worker.process.wait()
+    with contextlib.suppress(queue.Empty):
+        while running and (worker := ended.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+            running = [other for other in running if other is not worker]
+    for worker in running:
+        _signal(worker, signal.SIGKILL)
+        worker.process.wait()
+    for worker in workers:
+        if not _join(worker):
+            _signal(worker, signal.SIGKILL)
+            _join(worker)
 
 
 def _signal(worker: Worker, number: signal.Signals) -> None:
@@ -216,18 +277,15 @@ def launch(
     """
     if pservers < 1 or trainers < 1:
         raise ValueError(f"a job needs at least one pserver and one trainer, not {pservers} and {trainers}")
-    console = Console(highlight=False, soft_wrap=True)
-
-    def show(worker: Worker, line: str) -> None:
-        console.print(Text(f"[{worker.name}] ", style=_COLORS[worker.role]) + Text(line))
-
     command = [sys.executable, *script]
-    job = Job(command, pservers, trainers, Path(log_dir), make_env(pservers, trainers, seed))
-    run_job(job, show)
+    run_job(Job(command, pservers, trainers, Path(log_dir), make_env(pservers, trainers, seed)), _show)
 
 
-def _raise_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _show(worker: Worker, line: str) -> None:
+    """Print a line with its role in front; what the terminal's encoding lacks becomes a question mark."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    printable = line.encode(encoding, "replace").decode(encoding)
+    typer.echo(f"{typer.style(f'[{worker.name}]', fg=_COLORS[worker.role])} {printable}")
 
 
 def command(
@@ -236,13 +294,13 @@ def command(
     pservers: Annotated[int, typer.Option(min=1, help="number of parameter servers")] = 1,
     trainers: Annotated[int, typer.Option(min=1, help="number of trainers")] = 1,
     log_dir: Annotated[Path, typer.Option(help="folder that keeps each process' output")] = Path("logs"),
-    seed: Annotated[int, typer.Option(help="seed of all first values; 0: the default, equal in every run")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="seed of all first values; 0: the default, equal in every run")
+    ] = 0,
 ) -> None:
     """Run one script as parameter servers and trainers on this machine."""
     if not script.is_file():
         raise typer.BadParameter(f"no such file: {script}")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise_interrupt)
     try:
         launch([str(script), *context.args], pservers, trainers, log_dir, seed)
     except LaunchError as error:
@@ -251,6 +309,16 @@ def command(
     except KeyboardInterrupt:
         typer.echo("fluidlite launch: interrupted; all processes were ended", err=True)
         raise typer.Exit(130) from None
+    finally:
+        _forget_broken_stdout()
+
+
+def _forget_broken_stdout() -> None:
+    """Output that nobody reads any more would fail once more when the interpreter ends, and change the exit code."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 #: options after the script belong to the script

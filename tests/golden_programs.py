@@ -166,7 +166,7 @@ def _short(value: Any) -> str:
     """A float as the shortest decimal that is it in float32."""
     if isinstance(value, list):
         return f"[{', '.join(map(_short, value))}]"
-    return str(np.float32(value)) if isinstance(value, float) else str(value)
+    return repr(float(str(np.float32(value)))) if isinstance(value, float) else str(value)
 
 
 def _golden_op(op: Golden) -> Golden:

@@ -58,7 +58,8 @@ FAR_IDS: Final = (-1, -(2**63), 2**63 - 1, 2**53 + 1, -(2**32), 2**62 + 1, 10**1
 
 @dataclass(frozen=True)
 class Embedding:
-    """A parameter that is looked up. ``kind``: ``dense``, ``sparse`` (fetched by row) or ``table`` (distributed)."""
+    """A parameter that is looked up. ``kind``: ``dense``, ``sparse`` (fetched by row) or ``table`` (distributed).
+    ``frozen``: not trained."""
 
     kind: str
     height: int
@@ -66,10 +67,12 @@ class Embedding:
     seed: int = 0
     rate: float = 1.0
     decay: str = "none"
+    frozen: bool = False
 
     def attr(self, name: str) -> fluid.ParamAttr:
         initial = fluid.initializer.Uniform(-0.5, 0.5, seed=self.seed)
-        return fluid.ParamAttr(name, initial, learning_rate=self.rate, regularizer=DECAYS[self.decay]())
+        decay = DECAYS[self.decay]()
+        return fluid.ParamAttr(name, initial, learning_rate=self.rate, regularizer=decay, trainable=not self.frozen)
 
     def ids(self) -> list[int]:
         """Ids to draw from: few enough that they repeat."""
@@ -91,12 +94,14 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Model:
-    """Lookups and a dense input, concatenated; layers; a loss. ``tied``: the layers share one weight matrix."""
+    """Lookups and a dense input, concatenated; layers; a loss. ``tied``: the layers share one weight matrix. ``gate``: a
+    weight of one element and one per column (`layer_norm`) as well."""
 
     embeddings: tuple[Embedding, ...]
     lookups: tuple[Lookup, ...]
     hidden: tuple[int, ...] = (3,)
     tied: bool = False
+    gate: bool = False
     act: str = "tanh"
     loss: str = "square"
     optimizer: str = "sgd"
@@ -113,6 +118,9 @@ class Model:
         for index, size in enumerate(self.hidden):
             weight = "tied" if self.tied and index else None
             out = fluid.layers.fc(out, self.hidden[0] if self.tied else size, act=self.act, param_attr=weight)
+        if self.gate:
+            weight = fluid.layers.create_parameter([1], "float64", attr=fluid.ParamAttr("gate"))
+            out = fluid.layers.layer_norm(out) * weight
         loss = fluid.layers.mean(self._cost(out))
         optimizer = OPTIMIZERS[self.optimizer](
             SCHEDULES[self.schedule](), regularization=DECAYS[self.decay](), grad_clip=CLIPS[self.clip]()
@@ -197,6 +205,7 @@ _embeddings: Final = st.builds(
     seed=st.sampled_from([0, 0, 7]),
     rate=st.sampled_from([1.0, 1.0, 0.5]),
     decay=st.sampled_from(["none", "none", *DECAYS]),
+    frozen=st.sampled_from([False, False, False, True]),
 )
 
 
@@ -226,6 +235,7 @@ def models(draw: st.DrawFn, optimizer: str, clips: tuple[str, ...] = ("none", "n
         lookups=lookups,
         hidden=tuple(draw(st.lists(st.integers(1, 5), max_size=3))),
         tied=draw(st.booleans()),
+        gate=draw(st.booleans()),
         act=draw(st.sampled_from(["tanh", "sigmoid", "relu"])),
         loss=draw(st.sampled_from(losses)),
         optimizer=optimizer,

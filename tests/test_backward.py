@@ -15,7 +15,7 @@ from fluidlite.framework import Variable
 from fluidlite.initializer import Constant, NumpyArrayInitializer
 from fluidlite.param_attr import ParamAttr
 from fluidlite.values.selected_rows import SelectedRows, to_dense
-from tests.training import Session, fresh_programs, lines
+from tests.frontend import Session, fresh_programs, lines
 
 
 def x_times_w(width: int = 4) -> Variable:

@@ -12,7 +12,7 @@ from fluidlite.errors import GradientError, ProgramError
 from fluidlite.framework import Program, Variable
 from fluidlite.initializer import Constant
 from fluidlite.param_attr import ParamAttr
-from tests.training import Session, fresh_programs, lines
+from tests.frontend import Session, fresh_programs, lines
 
 
 def input_x() -> Variable:

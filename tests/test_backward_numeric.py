@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import fluidlite.layers as L
 from fluidlite.backward import append_backward, gradients
+from fluidlite.dtypes import Array
 from fluidlite.framework import Program, Variable
 from fluidlite.param_attr import ParamAttr
 from fluidlite.values.selected_rows import SelectedRows, to_dense
-from tests.training import Array, Session, fresh_programs
+from tests.frontend import Session, fresh_programs
 
 ROWS, COLUMNS, HEIGHT = 3, 4, 5
 SHAPES = {

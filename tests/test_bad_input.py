@@ -228,7 +228,7 @@ def test_an_update_that_fails_on_a_server_is_its_error_and_the_server_goes_on() 
         (scope,) = cluster.scopes.values()
         rate = scope.get("learning_rate_0")
         scope.set("learning_rate_0", np.ones(2))
-        with pytest.raises(ServerFailedError, match="(?s)commit at pserver .*LearningRate must have one element.*in op adagrad"):
+        with pytest.raises(ServerFailedError, match=r"(?s)commit at pserver .*LearningRate must have one element.*in op adagrad"):
             cluster.step([feed()])
         scope.set("learning_rate_0", rate)
         cluster.step([feed()])

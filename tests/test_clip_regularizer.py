@@ -11,13 +11,13 @@ import pytest
 import fluidlite.layers as L
 from fluidlite import clip, optimizer, regularizer
 from fluidlite.core.ir import OpRole
-from fluidlite.dtypes import VarKind
+from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Program, Variable
 from fluidlite.initializer import Constant
 from fluidlite.optimizer import Optimizer
 from fluidlite.param_attr import ParamAttr
-from tests.training import Array, Session, fresh_programs, lines, op_types
+from tests.frontend import Session, fresh_programs, lines, op_types
 
 START = np.float32([[1.0, -2.0], [0.5, 0.25], [-1.0, 3.0], [2.0, 0.0]])
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fluidlite.runtime.scope import Scope
+from tests.frontend import Session
 from tests.golden_programs import Snippet, missing
 from tests.shared_data import golden_array, golden_feed, golden_json, golden_names, needs_golden
-from tests.training import Session
 
 
 def trained(snippet: Snippet, train: dict[str, Any]) -> tuple[list[list[float]], Scope]:

@@ -19,6 +19,16 @@ role = os.environ["TRAINING_ROLE"]
 keys = ["PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "POD_IP", "PADDLE_PORT"]
 print(role, *[os.environ.get(k) for k in keys], *sys.argv[1:])
 """
+#: the launcher in a process that heeds signals, also when this one ignores them as a background job does
+LAUNCH = [
+    sys.executable,
+    "-c",
+    "import signal\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    "from fluidlite.launch import main\n"
+    "main()",
+]
 
 
 def write(tmp_path: Path, text: str) -> str:
@@ -86,7 +96,7 @@ def test_a_killed_process_is_named_with_its_signal(tmp_path: Path) -> None:
 def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     script = write(tmp_path, "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(100)\n")
     with subprocess.Popen(
-        [sys.executable, "-m", "fluidlite.launch", "--log-dir", str(tmp_path / "logs"), script],
+        [*LAUNCH, "--log-dir", str(tmp_path / "logs"), script],
         stdout=subprocess.PIPE,
         text=True,
     ) as job:
@@ -97,6 +107,17 @@ def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> Non
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_nohup_holds(tmp_path: Path) -> None:
+    script = write(tmp_path, "import time\nprint('up', flush=True)\ntime.sleep(1)\nprint('done', flush=True)\n")
+    launch = ["nohup", sys.executable, "-m", "fluidlite.launch", "--log-dir", str(tmp_path / "logs"), script]
+    with subprocess.Popen(launch, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert all("up" in job.stdout.readline() for _ in range(2))
+        job.send_signal(signal.SIGHUP)
+        assert job.stdout.read().count("done") == 2
+    assert job.returncode == 0
 
 
 def test_servers_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +141,7 @@ def test_a_second_interrupt_ends_what_ignores_the_first(tmp_path: Path) -> None:
         "    time.sleep(100)\n",
     )
     with subprocess.Popen(
-        [sys.executable, "-m", "fluidlite.launch", "--log-dir", str(tmp_path / "logs"), script],
+        [*LAUNCH, "--log-dir", str(tmp_path / "logs"), script],
         stdout=subprocess.PIPE,
         text=True,
     ) as job:

@@ -13,7 +13,7 @@ from fluidlite.core.ir import OpRole
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Variable
 from fluidlite.initializer import Constant
-from tests.training import Session, fresh_programs, lines, op_types
+from tests.frontend import Session, fresh_programs, lines, op_types
 
 #: spec, section 9.2: the rates of runs 1 to 6 on Fluid 1.8.5
 VALUES: list[tuple[str, Callable[[], Variable], list[float]]] = [

@@ -11,12 +11,13 @@ import pytest
 import fluidlite.layers as L
 from fluidlite import framework, optimizer
 from fluidlite.core.ir import OpRole
+from fluidlite.dtypes import Array
 from fluidlite.errors import GradientError, ProgramError, UninitializedError
 from fluidlite.framework import Program, Variable
 from fluidlite.initializer import Constant, NumpyArrayInitializer, Uniform
 from fluidlite.optimizer import Optimizer
 from fluidlite.param_attr import ParamAttr
-from tests.training import Array, Session, fresh_programs, lines, op_types
+from tests.frontend import Session, fresh_programs, lines, op_types
 
 Make = Callable[[], Optimizer]
 

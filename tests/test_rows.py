@@ -18,7 +18,7 @@ from fluidlite.rpc.inproc import inproc_port
 from fluidlite.values.lod import lod_from_lengths
 from fluidlite.values.sharding import shard_of
 from tests.random_programs import FAR_IDS, OPTIMIZERS, POOLS, joined
-from tests.training_jobs import Cluster, Local, Programs, State, assert_states, by_id
+from tests.training_jobs import Cluster, Local, Programs, State, assert_states, by_id, matrix
 
 KINDS = ["dense", "sparse", "table"]
 UNIFORM = fluid.initializer.Uniform(-0.5, 0.5)
@@ -282,7 +282,7 @@ def test_C31_duplicates_give_the_dense_result_also_across_trainers(optimizer: st
         with closing(Cluster(nets[kind], 3, 1)) as cluster:
             for pair in feeds:
                 cluster.step([joined(pair)])
-            np.testing.assert_allclose(_matrix(cluster.state()["emb"]), expected, rtol=1e-12)
+            np.testing.assert_allclose(matrix(cluster.state()["emb"]), expected, rtol=1e-12)
 
 
 def test_duplicates_across_trainers_are_summed_before_the_optimizer_sees_them() -> None:
@@ -292,10 +292,6 @@ def test_duplicates_across_trainers_are_summed_before_the_optimizer_sees_them() 
         two.step([column(5, 5), column(5, 5)])
         one.step([column(5, 5)])
         assert_states(two.state(), one.state())
-
-
-def _matrix(value: Any) -> Any:
-    return np.array([value[id] for id in sorted(value)]) if isinstance(value, dict) else value
 
 
 # ---- what is touched
@@ -334,7 +330,7 @@ def test_C44_accumulators_start_with_values_of_their_own() -> None:
 
 @pytest.mark.parametrize("make", [lambda: fluid.optimizer.Lamb(0.1), lambda: fluid.optimizer.LarsMomentum(0.1, 0.9)])
 def test_optimizers_that_need_a_norm_are_refused_on_tables_and_never_sliced(make: Callable[[], Any]) -> None:
-    with pytest.raises(ProgramError, match="'emb', a distributed table: .* needs a norm of the whole parameter"):
+    with pytest.raises(ProgramError, match=r"'emb', a distributed table: .* needs a norm of the whole parameter"):
         embedding_net("table", optimizer=make)
     with closing(Cluster(embedding_net("dense", optimizer=make), 3)) as cluster:
         (param,) = cluster.plan.dense
@@ -385,7 +381,7 @@ def test_one_trainers_batch_may_be_empty(kind: str) -> None:
     with closing(Cluster(programs, 3, 2)) as two, closing(Cluster(halved, 3, 1)) as one:
         two.step([column(0, 3, 3), column()])
         one.step([column(0, 3, 3)])
-        np.testing.assert_allclose(_matrix(two.state()["emb"]), _matrix(one.state()["emb"]), rtol=1e-6)
+        np.testing.assert_allclose(matrix(two.state()["emb"]), matrix(one.state()["emb"]), rtol=1e-6)
 
 
 def test_a_server_without_ids_ticks_and_makes_no_row() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluidlite.core import text
-from fluidlite.core.ir import Attr, AttrType, Operator, OpRole, Parameter, Program, Variable
+from fluidlite.core.ir import Attr, AttrType, Block, Operator, OpRole, Parameter, Program, Variable
 from fluidlite.dtypes import VarKind
 from fluidlite.errors import TextFormError
 from tests.program_strategies import programs, relaxed
@@ -90,6 +90,11 @@ def test_lines_may_break_inside_brackets() -> None:
 )
 def test_values(written: str, attr: Attr) -> None:
     assert text.parse(f"op() {{a={written}}}").root.ops[0].attrs["a"] == attr
+
+
+def test_floats_are_written_the_same_on_every_numpy() -> None:
+    op = Operator("op", attrs={"a": Attr(AttrType.FLOATS, (2.0**40, 1e16, 1e-5, 0.1, float("nan")))})
+    assert "a=[1099511600000.0, 1e+16, 1e-05, 0.1, nan]" in text.show(Program([Block(ops=[op])]))
 
 
 def test_an_op_without_arguments_and_one_of_a_keyword_name() -> None:

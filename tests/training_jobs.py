@@ -205,6 +205,9 @@ def assert_states(actual: State, expected: State, rtol: float = 0.0) -> None:
         other = expected[name]
         if isinstance(value, dict):
             assert value.keys() == other.keys(), f"ids of {name}"
-            ids = sorted(value)
-            value, other = (np.array([rows[id] for id in ids]) for rows in (value, other))
-        np.testing.assert_allclose(value, other, rtol=rtol, atol=rtol * 1e-3, err_msg=name)
+        np.testing.assert_allclose(matrix(value), matrix(other), rtol=rtol, atol=rtol * 1e-3, err_msg=name)
+
+
+def matrix(value: Any) -> Any:
+    """The rows in the order of their ids; an array as it is."""
+    return np.array([value[id] for id in sorted(value)]) if isinstance(value, dict) else value

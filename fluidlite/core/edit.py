@@ -125,13 +125,12 @@ def _renumbered(op: Operator, name: str, attr: Attr, new: Mapping[int, int]) -> 
 
 def clone(program: Program) -> Program:
     """A deep copy with an identity of its own. Regularizer and clip objects of parameters are shared."""
-    twin = Program(
+    return Program(
         blocks=[_clone_block(block) for block in program.blocks],
         version=program.version,
         random_seed=program.random_seed,
         unknown=program.unknown,
     )
-    return twin
 
 
 def clone_op(op: Operator) -> Operator:

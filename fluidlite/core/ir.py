@@ -10,7 +10,7 @@ import enum
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fluidlite.dtypes import VarKind
 
@@ -189,8 +189,6 @@ class Program:
         """The parameters of block 0, in order of creation."""
         return [var for var in self.root.vars.values() if isinstance(var, Parameter)]
 
-    def serialize_to_string(self) -> bytes:
-        """The ProgramDesc bytes: `serde.to_bytes` under the name by which scripts ask for them, ``program.desc``'s."""
-        from fluidlite.core import serde
+    if TYPE_CHECKING:  # installed by `serde`: the name by which scripts ask ``program.desc`` for its bytes
 
-        return serde.to_bytes(self)
+        def serialize_to_string(self) -> bytes: ...

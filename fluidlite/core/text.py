@@ -144,9 +144,9 @@ def _value(attr: Attr) -> str:
 
 
 def _float(value: float) -> str:
-    """The shortest decimal that gives the same float32."""
+    """The shortest decimal that gives the same float32, written as Python writes it: numpy's versions differ in that."""
     with np.errstate(over="ignore"):
-        return str(np.float32(value))
+        return repr(float(str(np.float32(value))))
 
 
 def _string(value: str) -> str:

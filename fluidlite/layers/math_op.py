@@ -58,6 +58,7 @@ def install_operators() -> None:
     # `==` builds an op, so equality cannot serve as identity: variables hash, as before, by identity
     setattr(Variable, "__hash__", object.__hash__)  # noqa: B010
     setattr(Variable, "__neg__", _negate)  # noqa: B010
+    setattr(Variable, "astype", as_type)  # noqa: B010
     # numpy leaves `array * variable` to the variable instead of looping over the array
     setattr(Variable, "__array_ufunc__", None)  # noqa: B010
 

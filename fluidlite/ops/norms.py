@@ -104,7 +104,7 @@ def _infer_norm(ctx: InferContext) -> None:
 
 def _lengths(x: Array) -> Array:
     """The length of each row, (n, 1), at least `_LEAST_LENGTH`."""
-    return np.maximum(np.sqrt(np.sum(x * x, axis=1, keepdims=True)), x.dtype.type(_LEAST_LENGTH))
+    return np.asarray(np.maximum(np.sqrt(np.sum(x * x, axis=1, keepdims=True)), x.dtype.type(_LEAST_LENGTH)))
 
 
 def _rows(x: Array) -> Array:

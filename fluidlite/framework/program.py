@@ -1,45 +1,21 @@
-"""Program, Block, Operator, Variable as users see them: thin facades over the plain data of `core.ir`.
-
-This module also holds the only process-wide state: the default programs and the name counters.
-"""
+"""Program, Block, Operator, Variable as users see them: thin facades over the plain data of `core.ir`."""
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from fluidlite.core import edit, ir, serde, text
-from fluidlite.core.ir import OpRole
 from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.errors import ProgramError
+from fluidlite.framework.state import role_attrs, state, user_line
+from fluidlite.inference import strip_training
 from fluidlite.ops import registry
 from fluidlite.ops.infer import infer_op
 
-#: files that are never the user's: our own, and contextlib's between a `with` block and our context managers
-_NOT_USERS = (str(Path(__file__).parent), contextlib.__file__)
 VarOrName: TypeAlias = "Variable | str"
 Arguments: TypeAlias = "Mapping[str, VarOrName | Sequence[VarOrName] | None]"
-
-
-class NameGenerator:
-    """Counters of automatic names, one per key."""
-
-    def __init__(self, prefix: str = "") -> None:
-        self.prefix = prefix
-        self.counters: dict[str, int] = collections.defaultdict(int)
-
-    def generate(self, key: str) -> str:
-        count = self.counters[key]
-        self.counters[key] += 1
-        return f"{self.prefix}{key}_{count}"
 
 
 class Variable:
@@ -47,6 +23,7 @@ class Variable:
 
     if TYPE_CHECKING:  # installed by layers.math_op, == and != among them
 
+        def astype(self, dtype: object) -> Variable: ...
         def __add__(self, other: Any) -> Variable: ...
         def __neg__(self) -> Variable: ...
 
@@ -118,12 +95,6 @@ class Variable:
             if self.name in op.output_arguments():
                 return Operator(self.block, op)
         return None
-
-    def astype(self, dtype: object) -> Variable:
-        """Append a `cast`."""
-        from fluidlite.layers.math_op import as_type
-
-        return as_type(self, dtype)
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The declaration as one line of the program's text form."""
@@ -375,7 +346,7 @@ class Block:
             type=type,
             inputs=_argument_names(inputs),
             outputs=_argument_names(outputs),
-            attrs=registry.attrs_for(op_def, {**_role_attrs(), **(attrs or {})}),
+            attrs=registry.attrs_for(op_def, {**role_attrs(), **(attrs or {})}),
             origin=user_line(),
         )
         registry.check_arguments(op_def, op)
@@ -504,120 +475,6 @@ def _launch_seed() -> int:
     return int(text)
 
 
-def strip_training(program: ir.Program) -> None:
-    """Remove backward, optimizer and schedule ops (by role) and set ``is_test``, also on what reads a distributed table:
-    inference makes no rows."""
-    tables = {n for n, var in program.root.vars.items() if isinstance(var, ir.Parameter) and var.is_distributed}
-    for block in program.blocks:
-        edit.remove_ops(program, block, _training_ops(block))
-        for op in block.ops:
-            op_def = registry.find(op.type)
-            reads_table = not tables.isdisjoint(op.input_arguments())
-            if reads_table or (op_def is not None and "is_test" in op_def.attrs):
-                edit.set_attr(program, op, "is_test", registry.coerce_attr(ir.AttrType.BOOLEAN, value=True))
-    drop_unused_vars(program)
-
-
-def _training_ops(block: ir.Block) -> list[ir.Operator]:
-    """Ops of a training role (those that talk to servers at the end of a step are of one), and ops without one that read
-    what only those wrote (error clips, a norm of gradients)."""
-    training = OpRole.BACKWARD | OpRole.OPTIMIZE | OpRole.LR_SCHED | OpRole.RPC | OpRole.DIST
-    kept = {name for name, var in block.vars.items() if var.persistable or var.is_data}
-    doomed: list[ir.Operator] = []
-    lost: set[str] = set()
-    for op in block.ops:
-        if (op.role != OpRole.NOT_SPECIFIED and op.role & training) or not lost.isdisjoint(op.input_arguments()):
-            doomed.append(op)
-            lost.update(name for name in op.output_arguments() if name not in kept)
-        else:
-            kept.update(op.output_arguments())
-    return doomed
-
-
-def drop_unused_vars(program: ir.Program) -> None:
-    """Remove temporaries that no op names any more; parameters and data stay."""
-    used = {
-        name for _, op in program.all_ops() for names in (op.input_arguments(), op.output_arguments()) for name in names
-    }
-    for block in program.blocks:
-        for name, var in list(block.vars.items()):
-            if name not in used and not var.is_data and not isinstance(var, ir.Parameter):
-                edit.remove_var(program, block, name)
-
-
-class _State:
-    """Default programs, name counters, role and name scope: the only process-wide state of the front end."""
-
-    def __init__(self) -> None:
-        self.main = Program()
-        self.startup = Program()
-        self.names = NameGenerator()
-        self.role = OpRole.FORWARD
-        self.role_var: tuple[str, ...] = ()
-        self.name_scope: list[tuple[str, dict[str, int]]] = [("", {})]
-
-
-state = _State()
-
-
-def default_main_program() -> Program:
-    """The program that layers append to."""
-    return state.main
-
-
-def default_startup_program() -> Program:
-    """The program that initialises parameters."""
-    return state.startup
-
-
-@contextmanager
-def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Make these the default programs inside the ``with``."""
-    if not isinstance(main_program, Program):
-        raise ProgramError(f"program_guard needs a Program, not {type(main_program).__name__}")
-    before = state.main, state.startup
-    state.main = main_program
-    if startup_program is not None:
-        state.startup = startup_program
-    try:
-        yield
-    finally:
-        state.main, state.startup = before
-
-
-@contextmanager
-def name_scope(prefix: str = "") -> Iterator[None]:
-    """Group ops for people who read the program; a repeated name in one parent becomes ``name_1``."""
-    children = state.name_scope[-1][1]
-    count = children.get(prefix, 0)
-    children[prefix] = count + 1
-    state.name_scope.append((f"{prefix}_{count}" if count else prefix, {}))
-    try:
-        yield
-    finally:
-        state.name_scope.pop()
-
-
-@contextmanager
-def op_role(role: OpRole, role_var: Sequence[VarOrName] = ()) -> Iterator[None]:
-    """Ops appended inside the ``with`` get this role and ``op_role_var``."""
-    before = state.role, state.role_var
-    state.role, state.role_var = role, tuple(name_of(var) for var in role_var)
-    try:
-        yield
-    finally:
-        state.role, state.role_var = before
-
-
-def _role_attrs() -> dict[str, Any]:
-    scope = "/".join(name for name, _ in state.name_scope)
-    return {
-        "op_role": int(state.role),
-        "op_role_var": state.role_var or None,
-        "op_namescope": f"{scope}/" if scope else None,
-    }
-
-
 def name_of(var: VarOrName) -> str:
     """The name of a Variable or a name."""
     if isinstance(var, str):
@@ -636,16 +493,3 @@ def _argument_names(arguments: Arguments | None) -> dict[str, list[str]]:
         if values:
             result[key] = [name_of(item) for item in values]
     return result
-
-
-def user_line() -> str:
-    """``file:line`` of the nearest caller outside the package."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_NOT_USERS) and frame.f_back is not None:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def convert_np_dtype_to_dtype_(dtype: object) -> str:
-    """The dtype's name (Fluid's function of this name gives an enum value)."""
-    return dtype_name(np.dtype(dtype) if not isinstance(dtype, (str, int)) else dtype)  # type: ignore[call-overload]

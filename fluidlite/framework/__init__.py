@@ -1,0 +1,102 @@
+"""The front end's ground: facades of programs, the default programs, and what the next op inherits.
+
+Together with the scopes of `runtime.scope` this is the only process-wide state (docs/decisions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from fluidlite.core.ir import OpRole
+from fluidlite.dtypes import dtype_name
+from fluidlite.errors import ProgramError
+from fluidlite.framework.program import Arguments, Block, Operator, Parameter, Program, Variable, VarOrName, name_of
+from fluidlite.framework.state import NameGenerator, state, user_line
+
+__all__ = [
+    "Arguments",
+    "Block",
+    "NameGenerator",
+    "Operator",
+    "Parameter",
+    "Program",
+    "VarOrName",
+    "Variable",
+    "convert_np_dtype_to_dtype_",
+    "default_main_program",
+    "default_startup_program",
+    "name_of",
+    "name_scope",
+    "op_role",
+    "program_guard",
+    "state",
+    "user_line",
+]
+
+
+class _Defaults:
+    """The programs that layers append to."""
+
+    def __init__(self) -> None:
+        self.main = Program()
+        self.startup = Program()
+
+
+_defaults = _Defaults()
+
+
+def default_main_program() -> Program:
+    """The program that layers append to."""
+    return _defaults.main
+
+
+def default_startup_program() -> Program:
+    """The program that initialises parameters."""
+    return _defaults.startup
+
+
+@contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Make these the default programs inside the ``with``."""
+    if not isinstance(main_program, Program):
+        raise ProgramError(f"program_guard needs a Program, not {type(main_program).__name__}")
+    before = _defaults.main, _defaults.startup
+    _defaults.main = main_program
+    if startup_program is not None:
+        _defaults.startup = startup_program
+    try:
+        yield
+    finally:
+        _defaults.main, _defaults.startup = before
+
+
+@contextmanager
+def name_scope(prefix: str = "") -> Iterator[None]:
+    """Group ops for people who read the program; a repeated name in one parent becomes ``name_1``."""
+    children = state.name_scope[-1][1]
+    count = children.get(prefix, 0)
+    children[prefix] = count + 1
+    state.name_scope.append((f"{prefix}_{count}" if count else prefix, {}))
+    try:
+        yield
+    finally:
+        state.name_scope.pop()
+
+
+@contextmanager
+def op_role(role: OpRole, role_var: Sequence[VarOrName] = ()) -> Iterator[None]:
+    """Ops appended inside the ``with`` get this role and ``op_role_var``."""
+    before = state.role, state.role_var
+    state.role, state.role_var = role, tuple(name_of(var) for var in role_var)
+    try:
+        yield
+    finally:
+        state.role, state.role_var = before
+
+
+def convert_np_dtype_to_dtype_(dtype: object) -> str:
+    """The dtype's name (Fluid's function of this name gives an enum value)."""
+    return dtype_name(np.dtype(dtype) if not isinstance(dtype, (str, int)) else dtype)  # type: ignore[call-overload]
