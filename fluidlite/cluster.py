@@ -88,7 +88,8 @@ class LocalCluster:
             transpilers.append(transpiler)
             programs.append(mine)
         self.scopes = {endpoint: Scope() for endpoint in endpoints}
-        self.services = {endpoint: self._serve(transpilers[0], endpoint) for endpoint in endpoints}
+        self._transpiler = transpilers[0]
+        self.services = {endpoint: self._serve(endpoint) for endpoint in endpoints}
         self.trainers = [LocalTrainer(*mine, self.services, trainers) for mine in programs]
         self._threads = ThreadPoolExecutor(trainers, thread_name_prefix="trainer")
         for trainer_ in self.trainers:
@@ -104,6 +105,8 @@ class LocalCluster:
         """
         if len(feeds) != len(self.trainers):
             raise FluidliteError(f"{len(self.trainers)} trainers need a feed each, not {len(feeds)}")
+        for trainer, feed in zip(self.trainers, feeds, strict=True):
+            trainer.executor.check(trainer.main, feed, fetch_list)
         steps = [
             self._threads.submit(trainer.step, feed, fetch_list)
             for trainer, feed in zip(self.trainers, feeds, strict=True)
@@ -111,14 +114,19 @@ class LocalCluster:
         wait(steps)
         return [step.result() for step in steps]
 
+    def get_test_program(self, program: Program) -> Program:
+        """A program cloned ``for_test`` from the untouched main program, with its lookups asking the servers, read-only.
+        Run it by a trainer: ``cluster.trainers[0].run(feed, fetch_list, program=test)``."""
+        return self._transpiler.get_test_program(program)
+
     def close(self) -> None:
         """Complete every trainer; the servers then end. Idempotent."""
         for trainer in self.trainers:
             trainer.executor.close()
         self._threads.shutdown()
 
-    def _serve(self, transpiler: DistributeTranspiler, endpoint: str) -> PServer:
-        program, startup = transpiler.get_pserver_programs(endpoint)
+    def _serve(self, endpoint: str) -> PServer:
+        program, startup = self._transpiler.get_pserver_programs(endpoint)
         scope = self.scopes[endpoint]
         Executor().run(startup, scope=scope)
         listen = program.desc.root.ops[-1]

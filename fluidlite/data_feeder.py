@@ -32,18 +32,18 @@ class DataFeeder:
         found = [item if isinstance(item, Variable) else block.var(item) for item in feed_list]
         self.feed_names = [var.name for var in found]
         self.place = place
-        self._slots = [var.desc for var in found]
+        self._vars = [var.desc for var in found]
 
     def feed(self, iterable: Iterable[Row]) -> Feed:
         """One batch: variable name -> LoDTensor. Raises FeedError naming the variable that rows do not fit."""
         rows = list(iterable)
         for number, row in enumerate(rows):
-            if len(row) != len(self._slots):
+            if len(row) != len(self._vars):
                 raise FeedError(
-                    f"row {number} has {len(row)} entries, but {len(self._slots)} variables are fed: "
+                    f"row {number} has {len(row)} entries, but {len(self._vars)} variables are fed: "
                     f"{', '.join(self.feed_names)}"
                 )
-        return {var.name: convert(var, [row[at] for row in rows]) for at, var in enumerate(self._slots)}
+        return {var.name: convert(var, [row[at] for row in rows]) for at, var in enumerate(self._vars)}
 
     def feed_parallel(self, iterable: Iterable[Iterable[Row]], num_places: int | None = None) -> Iterator[Feed]:
         """One feed per batch of ``iterable``, of which there must be ``num_places`` (if given)."""

@@ -45,10 +45,6 @@ class OutOfRangeError(FluidliteError, IndexError):
     """An id outside a table of fixed height; names op, variable, position and id."""
 
 
-class NonFiniteError(FluidliteError, FloatingPointError):
-    """A NaN or infinity where the program forbids it."""
-
-
 class UninitializedError(FluidliteError, RuntimeError):
     """A variable is read before anything wrote it (often: the startup program was not run)."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from fluidlite import framework
-from fluidlite.errors import FluidliteError, ProgramError
+from fluidlite.errors import FetchError, FluidliteError, ProgramError
 from fluidlite.framework import Program, Variable, VarOrName
 from fluidlite.ops.context import Ports
 from fluidlite.ports import ProcessPorts
@@ -68,12 +68,18 @@ class Executor:
 
         Raises FeedError, FetchError, UninitializedError, OpRunError and what the ops raise.
         """
-        program = program if program is not None else framework.default_main_program()
-        if not isinstance(program, Program):
-            raise ProgramError(f"Executor.run needs a Program, not {type(program).__name__}")
-        if feed is not None and not isinstance(feed, Mapping):
-            raise ProgramError(f"feed must be a dict of variable name -> value, not {type(feed).__name__}")
-        return self._core.run(program.desc, feed, fetch_names(fetch_list), scope, return_numpy)
+        program, feed, names = _as_given(program, feed, fetch_list)
+        return self._core.run(program.desc, feed, names, scope, return_numpy)
+
+    def check(
+        self,
+        program: Program | None = None,
+        feed: Mapping[str, Any] | None = None,
+        fetch_list: VarOrName | Sequence[VarOrName] | None = None,
+    ) -> None:
+        """Raise what `run` would raise before it runs the first op: wrong feeds, fetches of unknown variables."""
+        program, feed, names = _as_given(program, feed, fetch_list)
+        self._core.check(program.desc, feed, names)
 
     def close(self) -> None:
         """Tell the servers that this trainer is done. Idempotent; the executor cannot run afterwards."""
@@ -84,6 +90,24 @@ class Executor:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _as_given(
+    program: Program | None, feed: Mapping[str, Any] | None, fetch_list: VarOrName | Sequence[VarOrName] | None
+) -> tuple[Program, Mapping[str, Any], list[str]]:
+    """The arguments of a run: defaults filled in, kinds checked."""
+    program = program if program is not None else framework.default_main_program()
+    if not isinstance(program, Program):
+        raise ProgramError(f"Executor.run needs a Program, not {type(program).__name__}")
+    if feed is not None and not isinstance(feed, Mapping):
+        raise ProgramError(f"feed must be a dict of variable name -> value, not {type(feed).__name__}")
+    names = fetch_names(fetch_list)
+    distribution = program.distribution
+    moved = () if distribution is None else distribution.plan.server_only
+    for name in names:
+        if name in moved and program.desc.find_var(name, program.desc.root) is None:
+            raise FetchError(f"cannot fetch {name!r} in a trainer: the transpiler moved it to the servers")
+    return program, feed or {}, names
 
 
 def fetch_names(fetch_list: VarOrName | Sequence[VarOrName] | None) -> list[str]:

@@ -121,7 +121,9 @@ def load_vars(
     program = _program(main_program)
     if _is_server(program):
         if filename is not None:
-            raise ProgramError(f"a pserver loads from one file per variable, not from {filename!r}; load that by a trainer")
+            raise ProgramError(
+                f"a pserver loads from one file per variable, not from {filename!r}; load that by a trainer"
+            )
         names = [var.name for var in _chosen(Program(program.distribution.main), vars, predicate)]
         load_on_server(program.distribution.plan, global_scope(), Path(dirname), names)
         return

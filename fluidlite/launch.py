@@ -100,11 +100,12 @@ def run_job(job: Job, show: Callable[[Worker, str], None]) -> None:
     """
     ended: Ended = queue.SimpleQueue()
     workers: list[Worker] = []
+    shown = _Sink("showing the output", show)
     with _signals_to(ended):
         try:
             for role, index, env in role_env(job, free_endpoints(job.pservers)):
-                workers.append(_start(job, role, index, env, show, ended))
-            _await_end(workers, ended, show)
+                workers.append(_start(job, role, index, env, shown, ended))
+            _await_end(workers, ended, shown)
         finally:
             _stop(workers, ended)
 
@@ -125,9 +126,7 @@ def _signals_to(ended: Ended) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def _start(
-    job: Job, role: str, index: int, env: Mapping[str, str], show: Callable[[Worker, str], None], ended: Ended
-) -> Worker:
+def _start(job: Job, role: str, index: int, env: Mapping[str, str], shown: _Sink, ended: Ended) -> Worker:
     """Start one process, and the threads that copy its output and wait for its end."""
     path = job.log_dir / f"{'serverlog' if role == 'pserver' else 'workerlog'}.{index}"
     with contextlib.ExitStack() as stack:
@@ -146,41 +145,40 @@ def _start(
             raise LaunchError(f"{role} {index} cannot be started with its output in {path}: {error}") from error
         stack.pop_all()
     worker = Worker(role, index, process, path)
-    worker.reader = threading.Thread(target=_copy_output, args=(worker, log, show), daemon=True)
+    worker.reader = threading.Thread(target=_copy_output, args=(worker, log, shown), daemon=True)
     worker.reader.start()
     threading.Thread(target=_report_end, args=(worker, ended), daemon=True).start()
     return worker
 
 
-def _copy_output(worker: Worker, log: TextIO, show: Callable[[Worker, str], None]) -> None:
+def _copy_output(worker: Worker, log: TextIO, shown: _Sink) -> None:
     """Copy line by line (a very long one in pieces). It goes on when the log or the screen fails: a process whose output
     nobody reads would stop."""
     assert worker.process.stdout is not None
-    shown = _Sink("showing the output", lambda line: show(worker, line))
     logged = _Sink(f"the log {worker.log}", lambda line: print(line, file=log, flush=True))
     with worker.process.stdout as stdout:
         for raw in iter(lambda: stdout.readline(_LONGEST_LINE), b""):
             line = raw.decode("utf-8", "replace").rstrip("\n")
             worker.tail.append(line)
             logged.take(line)
-            shown.take(line)
+            shown.take(worker, line)
     with contextlib.suppress(OSError):
         log.close()
 
 
 class _Sink:
-    """Takes lines until that fails; says so once, and takes no more."""
+    """Hands on what it takes until that fails; says so once, and drops the rest."""
 
-    def __init__(self, what: str, take: Callable[[str], None]) -> None:
+    def __init__(self, what: str, take: Callable[..., None]) -> None:
         self._what = what
-        self._take: Callable[[str], None] | None = take
+        self._take: Callable[..., None] | None = take
 
-    def take(self, line: str) -> None:
-        """Hand one line on."""
-        if self._take is None:
+    def take(self, *args: object) -> None:
+        take = self._take
+        if take is None:
             return
         try:
-            self._take(line)
+            take(*args)
         except Exception as error:
             self._take = None
             with contextlib.suppress(OSError):
@@ -201,7 +199,7 @@ def _join(worker: Worker) -> bool:
     return not worker.reader.is_alive()
 
 
-def _await_end(workers: Sequence[Worker], ended: Ended, show: Callable[[Worker, str], None]) -> None:
+def _await_end(workers: Sequence[Worker], ended: Ended, shown: _Sink) -> None:
     """Wait for all trainers, then for the servers to end by themselves; says which of them did not, and are told to."""
     running = list(workers)
     deadline: float | None = None
@@ -212,7 +210,7 @@ def _await_end(workers: Sequence[Worker], ended: Ended, show: Callable[[Worker, 
             worker = ended.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             for server in running:
-                show(server, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
+                shown.take(server, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
             return
         if worker is None:
             raise KeyboardInterrupt
@@ -236,8 +234,8 @@ def _stop(workers: Sequence[Worker], ended: Ended) -> None:
         _signal(worker, signal.SIGTERM)
     deadline = time.monotonic() + TERM_GRACE
     with contextlib.suppress(queue.Empty):
-        while running and (worker := ended.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
-            running = [other for other in running if other is not worker]
+        while running and (gone := ended.get(timeout=max(0.0, deadline - time.monotonic()))) is not None:
+            running = [worker for worker in running if worker is not gone]
     for worker in running:
         _signal(worker, signal.SIGKILL)
         worker.process.wait()

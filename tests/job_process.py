@@ -84,7 +84,11 @@ Process = subprocess.Popen[str]
 def job(pservers: int, trainers: Sequence[Sequence[object]]) -> Iterator[tuple[list[Process], list[Process]]]:
     """(pservers, trainers) of a running job; ``trainers``: the arguments of each. What still runs in the end is killed."""
     endpoints = free_endpoints(pservers)
-    common = {**os.environ, "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints), "PADDLE_TRAINERS_NUM": str(len(trainers))}
+    common = {
+        **os.environ,
+        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints),
+        "PADDLE_TRAINERS_NUM": str(len(trainers)),
+    }
     with ExitStack() as stack:
         servers = [
             stack.enter_context(_process([], {**common, "TRAINING_ROLE": "PSERVER", "ENDPOINT": endpoint}))

@@ -51,7 +51,7 @@ CLIPS: Final[dict[str, Callable[[], Any]]] = {
     "global norm": lambda: fluid.clip.GradientClipByGlobalNorm(0.1),
 }
 POOLS: Final = ("sum", "average", "sqrt", "max", "first", "last")
-FORMS: Final = ("column", "row", "matrix", "bag")
+FORMS: Final = ("column", "row", "matrix", "bag", "derived")
 #: what a table may be asked for, besides small ids
 FAR_IDS: Final = (-1, -(2**63), 2**63 - 1, 2**53 + 1, -(2**32), 2**62 + 1, 10**12)
 
@@ -82,8 +82,8 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Lookup:
-    """One use of an embedding. ``form``: ids [n, 1] and `lookup_table`; [n] or [n, 3] and `lookup_table_v2`; or bags of
-    ids, pooled. ``twice``: looked up again with the very same ids."""
+    """One use of an embedding. ``form``: ids [n, 1] and `lookup_table`; [n] or [n, 3] and `lookup_table_v2`; bags of
+    ids, pooled; or ids that depend on the lookup before. ``twice``: looked up again with the very same ids."""
 
     embedding: int
     form: str
@@ -95,7 +95,8 @@ class Lookup:
 @dataclass(frozen=True)
 class Model:
     """Lookups and a dense input, concatenated; layers; a loss. ``tied``: the layers share one weight matrix. ``gate``: a
-    weight of one element and one per column (`layer_norm`) as well."""
+    weight of one element and one per column (`layer_norm`) as well. ``second``: another optimizer for the first embedding.
+    """
 
     embeddings: tuple[Embedding, ...]
     lookups: tuple[Lookup, ...]
@@ -105,6 +106,7 @@ class Model:
     act: str = "tanh"
     loss: str = "square"
     optimizer: str = "sgd"
+    second: str = ""
     schedule: str = "constant"
     decay: str = "none"
     clip: str = "none"
@@ -112,8 +114,9 @@ class Model:
 
     def build(self) -> fluid.Variable:
         """Append the model and its training; returns the loss."""
-        dense = fluid.data("dense", [None, 2], "float64")
-        parts = [dense, *(part for index, use in enumerate(self.lookups) for part in self._look_up(index, use))]
+        parts = [fluid.data("dense", [None, 2], "float64")]
+        for index, use in enumerate(self.lookups):
+            parts += self._look_up(index, use, parts[-1])
         out = fluid.layers.concat(parts, axis=1)
         for index, size in enumerate(self.hidden):
             weight = "tied" if self.tied and index else None
@@ -122,10 +125,13 @@ class Model:
             weight = fluid.layers.create_parameter([1], "float64", attr=fluid.ParamAttr("gate"))
             out = fluid.layers.layer_norm(out) * weight
         loss = fluid.layers.mean(self._cost(out))
-        optimizer = OPTIMIZERS[self.optimizer](
-            SCHEDULES[self.schedule](), regularization=DECAYS[self.decay](), grad_clip=CLIPS[self.clip]()
-        )
-        optimizer.minimize(loss)
+        options = {"regularization": DECAYS[self.decay](), "grad_clip": CLIPS[self.clip]()}
+        optimizer = OPTIMIZERS[self.optimizer](SCHEDULES[self.schedule](), **options)
+        pairs = optimizer.backward(loss)
+        if self.second and any(param.name == "emb0" for param, _ in pairs):
+            OPTIMIZERS[self.second](0.05).apply_gradients([pair for pair in pairs if pair[0].name == "emb0"])
+            pairs = [pair for pair in pairs if pair[0].name != "emb0"]
+        optimizer.apply_gradients(pairs)
         return loss
 
     def feeds(self, steps: int, trainers: int, batch: int) -> list[list[dict[str, Any]]]:
@@ -133,9 +139,13 @@ class Model:
         random = np.random.default_rng(self.data)
         return [[self._feed(random, batch) for _ in range(trainers)] for _ in range(steps)]
 
-    def _look_up(self, index: int, use: Lookup) -> list[fluid.Variable]:
+    def _look_up(self, index: int, use: Lookup, before: fluid.Variable) -> list[fluid.Variable]:
         shapes: dict[str, list[int | None]] = {"column": [None, 1], "row": [None], "matrix": [None, 3]}
-        ids = fluid.data(f"ids{index}", shapes.get(use.form, [None, 1]), "int64", lod_level=int(use.form == "bag"))
+        if use.form == "derived":
+            least = fluid.layers.cast(fluid.layers.reduce_min(before, dim=1) > 0.0, "int64")
+            ids = least % self.embeddings[use.embedding].height
+        else:
+            ids = fluid.data(f"ids{index}", shapes.get(use.form, [None, 1]), "int64", lod_level=int(use.form == "bag"))
         return [self._rows(ids, use) for _ in range(1 + use.twice)]
 
     def _rows(self, ids: fluid.Variable, use: Lookup) -> fluid.Variable:
@@ -174,7 +184,8 @@ class Model:
         label = random.integers(0, classes, (batch, 1))
         feed["label"] = label if self.loss in ("softmax", "vocabulary") else label.astype("float64")
         for index, use in enumerate(self.lookups):
-            feed[f"ids{index}"] = self._ids(random, use, batch)
+            if use.form != "derived":
+                feed[f"ids{index}"] = self._ids(random, use, batch)
         return feed
 
     def _ids(self, random: np.random.Generator, use: Lookup, batch: int) -> Any:
@@ -239,6 +250,7 @@ def models(draw: st.DrawFn, optimizer: str, clips: tuple[str, ...] = ("none", "n
         act=draw(st.sampled_from(["tanh", "sigmoid", "relu"])),
         loss=draw(st.sampled_from(losses)),
         optimizer=optimizer,
+        second=draw(st.sampled_from(["", "", *OPTIMIZERS])),
         schedule=draw(st.sampled_from(["constant", *SCHEDULES])),
         decay=draw(st.sampled_from(["none", "none", *DECAYS])),
         clip=draw(st.sampled_from(clips)),

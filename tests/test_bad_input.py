@@ -125,7 +125,9 @@ def test_B065_B066_a_wrong_feed_names_the_variable_and_what_is_right(
         run(feed(**changes))
 
 
-@pytest.mark.parametrize(("missing", "op", "where"), [("ids", "split_ids|lookup_table", "embedding"), ("x", "concat", "fc")])
+@pytest.mark.parametrize(
+    ("missing", "op", "where"), [("ids", "split_ids|lookup_table", "embedding"), ("x", "concat", "fc")]
+)
 def test_a_missing_feed_names_the_op_and_its_line(run: Callable[..., Any], missing: str, op: str, where: str) -> None:
     with pytest.raises(UninitializedError, match=f"'{missing}' of op '({op})' was never written; .*feed it") as caught:
         run(feed(**{missing: None}))
@@ -154,7 +156,9 @@ def test_an_unknown_fetch_is_named(run: Callable[..., Any]) -> None:
 
 
 def test_an_id_out_of_range_is_named_with_op_and_position(run: Callable[..., Any]) -> None:
-    with pytest.raises(OutOfRangeError, match="id 9 at position 1 of 'ids' is outside 'emb', which has rows 0 to 8") as caught:
+    with pytest.raises(
+        OutOfRangeError, match="id 9 at position 1 of 'ids' is outside 'emb', which has rows 0 to 8"
+    ) as caught:
         run(feed(ids=np.array([[1], [9]])))
     shows(caught.value, "split_ids|lookup_table", "ids", LINES["embedding"])
 
@@ -228,7 +232,9 @@ def test_an_update_that_fails_on_a_server_is_its_error_and_the_server_goes_on() 
         (scope,) = cluster.scopes.values()
         rate = scope.get("learning_rate_0")
         scope.set("learning_rate_0", np.ones(2))
-        with pytest.raises(ServerFailedError, match=r"(?s)commit at pserver .*LearningRate must have one element.*in op adagrad"):
+        with pytest.raises(
+            ServerFailedError, match=r"(?s)commit at pserver .*LearningRate must have one element.*in op adagrad"
+        ):
             cluster.step([feed()])
         scope.set("learning_rate_0", rate)
         cluster.step([feed()])
@@ -248,7 +254,8 @@ def test_an_unreachable_server_is_named_by_the_op_that_needs_it() -> None:
             host=None,  # type: ignore[arg-type]
         )
         with pytest.raises(
-            PeerLostError, match=rf"(?s)register at pserver {endpoint}: the server did not come up within 0.5 s.*in op recv"
+            PeerLostError,
+            match=rf"(?s)register at pserver {endpoint}: the server did not come up within 0.5 s.*in op recv",
         ):
             fluid.Executor(ports=ports).run(programs.startup, scope=fluid.Scope())
         ports.leave()
@@ -265,7 +272,9 @@ def test_a_port_in_use_is_named_by_the_pserver_program() -> None:
         main, startup = transpiler.get_pserver_programs(endpoint)
         exe, scope = fluid.Executor(), fluid.Scope()
         exe.run(startup, scope=scope)
-        with pytest.raises(AddressInUseError, match=f"(?s)cannot listen at {endpoint}: the port is in use.*in op listen_and_serv"):
+        with pytest.raises(
+            AddressInUseError, match=f"(?s)cannot listen at {endpoint}: the port is in use.*in op listen_and_serv"
+        ):
             exe.run(main, scope=scope)
 
 
@@ -286,7 +295,9 @@ def test_a_server_that_dies_in_mid_step_is_an_error_of_every_trainer_and_the_oth
         for trainer in trainers:
             code, errors = ends(trainer)
             assert code == 1
-            assert re.search(r"(?s)PeerLostError: (commit|pull) at pserver 127\.0\.0\.1:\d+: no answer.*in op \w+\(", errors), errors
+            assert re.search(
+                r"(?s)PeerLostError: (commit|pull) at pserver 127\.0\.0\.1:\d+: no answer.*in op \w+\(", errors
+            ), errors
         assert ends(servers[0])[0] == 0
 
 

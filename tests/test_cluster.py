@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.errors import FeedError, FluidliteError, PeerLostError, ProgramError
+from fluidlite.errors import FeedError, FetchError, FluidliteError, PeerLostError, ProgramError, UninitializedError
 from tests.frontend import fresh_programs
 
 Programs = tuple[fluid.Program, fluid.Program, str]
@@ -42,16 +42,37 @@ def test_every_trainer_runs_a_step_and_the_given_programs_stay_as_they_were(prog
 def test_a_trainer_that_fails_leaves_and_the_others_go_on(programs: Programs) -> None:
     main, startup, loss = programs
     with fluid.LocalCluster(main, startup, pservers=2, trainers=2) as cluster:
-        with pytest.raises(FeedError, match="idz"):
-            cluster.run([feed(1), {"idz": np.zeros((1, 1), np.int64)}], loss)
+        with pytest.raises(UninitializedError, match="'ids'.*not in the feed"):
+            cluster.run([feed(1), {}], loss)
         assert len(cluster.trainers[0].run(feed(5), loss)) == 1
         with pytest.raises(PeerLostError):
             cluster.trainers[1].run(feed(5), loss)
 
 
-def test_an_error_is_raised_when_all_trainers_have_ended(
-    programs: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_feeds_and_fetches_are_refused_before_anyone_starts(programs: Programs) -> None:
+    main, startup, loss = programs
+    with fluid.LocalCluster(main, startup, pservers=2, trainers=2) as cluster:
+        with pytest.raises(FeedError, match="idz"):
+            cluster.run([feed(1), {"idz": np.zeros((1, 1), np.int64)}], loss)
+        with pytest.raises(FetchError, match="oops"):
+            cluster.run([feed(1), feed(2)], [loss, "oops"])
+        assert len(cluster.run([feed(1), feed(2)], loss)) == 2
+
+
+def test_a_test_program_reads_the_servers_and_makes_no_rows(programs: Programs) -> None:
+    main, startup, loss = programs
+    test = main.clone(for_test=True)
+    with fluid.LocalCluster(main, startup, pservers=2) as cluster:
+        before = cluster.trainers[0].run(feed(3), loss)
+        with pytest.raises(UninitializedError, match="get_test_program"):
+            cluster.trainers[0].run(feed(3), loss, program=test)
+        lowered = cluster.get_test_program(test)
+        after = cluster.trainers[0].run(feed(3, 99), loss, program=lowered)
+        assert before[0].shape == after[0].shape == (1,)
+        assert sum(len(scope.get("emb")) for scope in cluster.scopes.values()) == 1
+
+
+def test_an_error_is_raised_when_all_trainers_have_ended(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     main, startup, _ = programs
     with fluid.LocalCluster(main, startup, trainers=2) as cluster:
         failed, ended = threading.Event(), []

@@ -28,7 +28,7 @@ quick = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-thorough = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+thorough = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 blocks = st.sampled_from([1, 4, 10**6])
 everything = st.sampled_from(sorted(OPTIMIZERS)).flatmap(models)
 
@@ -97,8 +97,6 @@ def test_many_jobs_train_as_one_process_on_the_whole_batch(
 @pytest.mark.full
 @pytest.mark.timeout(3600)
 @thorough
-@given(
-    st.sampled_from(sorted(OPTIMIZERS)).flatmap(lambda name: models(name, tuple(CLIPS))), st.integers(1, 3), blocks
-)
+@given(st.sampled_from(sorted(OPTIMIZERS)).flatmap(lambda name: models(name, tuple(CLIPS))), st.integers(1, 3), blocks)
 def test_many_programs_train_bit_for_bit_as_one_process(model: Model, batch: int, block: int) -> None:
     check_one_trainer(Cluster, model, batch, block, sync=(1, 2, 3, 5), **{"async": (1, 2, 3, 5)})

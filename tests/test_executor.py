@@ -116,12 +116,13 @@ def test_uint64_ids_are_viewed_as_int64() -> None:
 @pytest.mark.parametrize(
     ("feed", "fetch", "error", "text"),
     [
-        ({}, ["y"], UninitializedError, "feed it"),
+        ({}, ["y"], UninitializedError, "not in the feed: feed it"),
         ({"z": np.ones((1, 2), np.float32)}, ["y"], FeedError, "cannot feed 'z'.*data variables: x"),
         ({"x": np.ones((1, 2))}, ["y"], FeedError, "'x' must be 'float32', but it is 'float64'"),
         ({"x": np.ones(2, np.float32)}, ["y"], FeedError, r"'x' must be \[-1, 2\]"),
         ({"x": [[1.0], [1.0, 2.0]]}, ["y"], FeedError, "create_lod_tensor"),
         ({"x": np.ones((1, 2), np.float32)}, ["q"], FetchError, "cannot fetch 'q'"),
+        ({"x": np.ones((1, 2), np.float32)}, ["yy"], FetchError, "did you mean y"),
     ],
 )
 def test_wrong_feeds_and_fetches(feed: dict[str, object], fetch: list[str], error: type[Exception], text: str) -> None:

@@ -33,7 +33,14 @@ from tests.op_harness import (
 from tests.shared_data import golden_names, needs_golden, needs_shared, shared
 
 #: (op, output) of a dtype of its own, whatever the dtype of the inputs
-FIXED_DTYPES = {("accuracy", "Accuracy"): "float32", ("auc", "AUC"): "float64"}
+FIXED_DTYPES = {
+    ("accuracy", "Accuracy"): "float32",
+    ("auc", "AUC"): "float64",
+    ("filter_by_instag", "LossWeight"): "float32",
+    ("mean_iou", "OutMeanIou"): "float32",
+    ("precision_recall", "AccumMetrics"): "float64",
+    ("precision_recall", "BatchMetrics"): "float64",
+}
 #: attributes and arguments that we add to Fluid's declaration of an op
 EXTRA_ATTRS = {
     "assign_value": {"auto_grown_table"},

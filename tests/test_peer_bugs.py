@@ -379,7 +379,9 @@ def test_I01_I02_the_package_is_plain_python_with_tested_floors() -> None:
     floors = re.findall(r'"(\w+)==([\d.]+)"', nox)
     assert {name for name, _ in floors} == {re.split(r"[>=]", dependency)[0] for dependency in project["dependencies"]}
     for name, version in floors:
-        assert any(version.startswith(d.removeprefix(f"{name}>=")) for d in project["dependencies"] if d.startswith(name))
+        assert any(
+            version.startswith(d.removeprefix(f"{name}>=")) for d in project["dependencies"] if d.startswith(name)
+        )
     assert project["requires-python"] == ">=3.11,<3.14"
     assert '["3.11", "3.12", "3.13"]' in nox
     compiled = [path for path in (REPO / "fluidlite").rglob("*") if path.suffix in {".so", ".pyd", ".c", ".cc", ".cpp"}]

@@ -14,10 +14,35 @@ from types import ModuleType
 import pytest
 
 import fluidlite
-from fluidlite import backward, clip, initializer, io, layers, metrics, nets, optimizer, regularizer, unique_name
+from fluidlite import (
+    backward,
+    clip,
+    initializer,
+    io,
+    layers,
+    metrics,
+    nets,
+    optimizer,
+    regularizer,
+    transpiler,
+    unique_name,
+)
 
 LIST = Path(__file__).with_name("public_api.txt")
-MODULES = (fluidlite, layers, optimizer, initializer, regularizer, clip, backward, io, metrics, nets, unique_name)
+MODULES = (
+    fluidlite,
+    layers,
+    optimizer,
+    initializer,
+    regularizer,
+    clip,
+    backward,
+    io,
+    metrics,
+    nets,
+    transpiler,
+    unique_name,
+)
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -53,7 +78,9 @@ def test_the_list_is_current() -> None:
     assert current == LIST.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("path", "value"), list(public_objects()), ids=lambda item: item if isinstance(item, str) else "")
+@pytest.mark.parametrize(
+    ("path", "value"), list(public_objects()), ids=lambda item: item if isinstance(item, str) else ""
+)
 def test_documented_and_annotated(path: str, value: object) -> None:
     if not (inspect.isfunction(value) or inspect.isclass(value)) or not value.__module__.startswith("fluidlite"):
         return

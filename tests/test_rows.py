@@ -129,7 +129,9 @@ def test_B016_an_id_above_the_declared_height_is_legal_in_a_table() -> None:
 @pytest.mark.parametrize("bad", [4, -1, 2**40])
 def test_C17_an_id_outside_a_parameter_of_fixed_height_is_an_error(kind: str, servers: int, bad: int) -> None:
     programs = embedding_net(kind)
-    expected = rf"(?s)id {bad} at position 2 of 'ids' is outside 'emb', .*in op \w+\(.*of block 0, made at .*test_rows.py:\d+"
+    expected = (
+        rf"(?s)id {bad} at position 2 of 'ids' is outside 'emb', .*in op \w+\(.*of block 0, made at .*test_rows.py:\d+"
+    )
     if not servers:
         local = Local(programs)
         with pytest.raises(OutOfRangeError, match=expected):
@@ -197,7 +199,9 @@ def test_first_values_differ_by_table_name_and_seed(monkeypatch: pytest.MonkeyPa
 def test_B035_trainers_start_with_the_servers_values_and_these_are_a_local_runs(block: int, seed: int) -> None:
     def build() -> fluid.Variable:
         x = fluid.data("x", [None, 6], "float64")
-        loss = fluid.layers.mean(fluid.layers.fc(x, 5, param_attr=fluid.ParamAttr("w", fluid.initializer.Xavier(seed=seed))))
+        loss = fluid.layers.mean(
+            fluid.layers.fc(x, 5, param_attr=fluid.ParamAttr("w", fluid.initializer.Xavier(seed=seed)))
+        )
         fluid.optimizer.SGD(0.1).minimize(loss)
         return loss
 
@@ -270,9 +274,7 @@ def test_C02_inference_of_an_unknown_id_reads_zeros_and_changes_nothing(servers:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_C31_duplicates_give_the_dense_result_also_across_trainers(optimizer: str) -> None:
     initial = fluid.initializer.NumpyArrayInitializer(np.arange(8.0).reshape(4, 2) / 10)
-    nets = {
-        kind: embedding_net(kind, initial=initial, optimizer=lambda: OPTIMIZERS[optimizer](0.1)) for kind in KINDS
-    }
+    nets = {kind: embedding_net(kind, initial=initial, optimizer=lambda: OPTIMIZERS[optimizer](0.1)) for kind in KINDS}
     feeds = [[column(0, 1, 1, 3), column(2, 1, 3, 3)], [column(3, 3, 2, 0), column(1, 0, 0, 2)]]
     dense = Local(nets["dense"])
     for pair in feeds:

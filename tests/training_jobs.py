@@ -70,10 +70,10 @@ def config_of(block: int) -> fluid.DistributeTranspilerConfig:
 class Cluster:
     """Training by servers and trainers in this process."""
 
-    def __init__(self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1) -> None:
-        self.inside = fluid.LocalCluster(
-            programs.main, programs.startup, pservers, trainers, sync, config_of(block)
-        )
+    def __init__(
+        self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1
+    ) -> None:
+        self.inside = fluid.LocalCluster(programs.main, programs.startup, pservers, trainers, sync, config_of(block))
         self._loss = programs.loss
 
     def step(self, feeds: Sequence[Feed]) -> list[Any]:
@@ -102,7 +102,9 @@ class Cluster:
 class GrpcCluster:
     """Servers that listen on loopback, and trainers, one thread each, that reach them over gRPC."""
 
-    def __init__(self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1) -> None:
+    def __init__(
+        self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1
+    ) -> None:
         endpoints = [f"pserver{index}:0" for index in range(pservers)]
         self._loss = programs.loss
         self.mains, startups = [], []

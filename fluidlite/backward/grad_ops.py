@@ -58,12 +58,12 @@ def _grad_ops_of(op: Operator) -> list[Operator]:
 def _named(op: Operator, made: Operator, grad_names: GradNames, stopped: Collection[str]) -> GradOp:
     incoming = {names.grad(name): grad_names.of(name) for name in op.output_arguments()}
     outgoing = {names.grad(name): EMPTY if name in stopped else grad_names.of(name) for name in op.input_arguments()}
-    inputs = {slot: [incoming.get(name, name) for name in arguments] for slot, arguments in made.inputs.items()}
-    outputs = {slot: [outgoing.get(name, name) for name in arguments] for slot, arguments in made.outputs.items()}
+    inputs = {key: [incoming.get(name, name) for name in arguments] for key, arguments in made.inputs.items()}
+    outputs = {key: [outgoing.get(name, name) for name in arguments] for key, arguments in made.outputs.items()}
     named = Operator(
         type=made.type,
         inputs=inputs,
-        outputs={slot: arguments for slot, arguments in outputs.items() if any(name != EMPTY for name in arguments)},
+        outputs={key: arguments for key, arguments in outputs.items() if any(name != EMPTY for name in arguments)},
         attrs=dict(made.attrs),
         origin=op.origin,
     )
@@ -115,7 +115,7 @@ class _Accumulator:
         for name in grad_op.reads:
             current = self.settle(name)
             if current != name:
-                op.inputs = {slot: [current if a == name else a for a in args] for slot, args in op.inputs.items()}
+                op.inputs = {key: [current if a == name else a for a in args] for key, args in op.inputs.items()}
             # Whoever writes it from here on speaks of an earlier value of the variable.
             self.pending.pop(name, None)
         self.ops += [*grad_op.zeros, op]

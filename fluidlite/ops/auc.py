@@ -82,8 +82,8 @@ def _advanced(ctx: KernelContext, stat: Array, name: str, count: Array, steps: i
     total = _window(new, bins, steps)
     total += count
     if steps:
-        slot = int(new[-1]) % steps
-        oldest = new[slot * bins : (slot + 1) * bins]
+        turn = int(new[-1]) % steps
+        oldest = new[turn * bins : (turn + 1) * bins]
         total -= oldest
         oldest[:] = count
         new[-1] += 1

@@ -11,10 +11,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import OutOfRangeError
+from fluidlite.ops.classes import class_numbers
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.ids import argument, outside
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.padded import Ragged, check_same_lengths, ragged
 from fluidlite.ops.recurrent import Steps, size, steps_of
@@ -39,13 +38,7 @@ class _Path(NamedTuple):
 def _path(ctx: KernelContext, emission: Ragged, label: Any, length: Any) -> _Path:
     found = ragged(ctx, "Label", label, length)
     check_same_lengths(ctx, emission, found, ("Emission", "Label"))
-    tags, count = found.bags.rows.reshape(-1).astype(np.int64), emission.bags.rows.shape[-1]
-    wrong = outside(tags, count)
-    if len(wrong):
-        raise OutOfRangeError(
-            f"op 'linear_chain_crf': tag {tags[wrong[0]]} at position {wrong[0]} of {argument(ctx, 'Label')!r} is not one "
-            f"of the {count} tags of {argument(ctx, 'Emission')!r}"
-        )
+    tags = class_numbers(ctx, "Label", found.bags.rows, emission.bags.rows.shape[-1])
     filled = emission.bags.lengths > 0
     firsts = emission.bags.starts[filled]
     is_first = np.zeros(len(tags), bool)

@@ -98,10 +98,6 @@ def floats_attr(default: Any = (), doc: str = "") -> AttrSpec:
     return AttrSpec(AttrType.FLOATS, tuple(_as_float32(value) for value in default), doc)
 
 
-def bools_attr(default: Any = (), doc: str = "") -> AttrSpec:
-    return AttrSpec(AttrType.BOOLEANS, default, doc)
-
-
 def strings_attr(default: Any = (), doc: str = "") -> AttrSpec:
     return AttrSpec(AttrType.STRINGS, default, doc)
 
@@ -188,9 +184,6 @@ class OpDef:
 
     def input_arg(self, name: str) -> Argument | None:
         return next((arg for arg in self.inputs if arg.name == name), None)
-
-    def output_arg(self, name: str) -> Argument | None:
-        return next((arg for arg in self.outputs if arg.name == name), None)
 
 
 def kwarg(name: str) -> str:

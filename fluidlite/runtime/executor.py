@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,14 +36,20 @@ class ExecutorCore:
         return_numpy: bool = True,
     ) -> list[Any]:
         """Run block 0 once and return the fetched values in order."""
-        if self._closed:
-            raise FluidliteError("this executor is closed; make a new one")
-        feeds = check_feed(program, feed or {})
-        for name in fetch:
-            if program.find_var(name, program.root) is None:
-                raise FetchError(f"cannot fetch {name!r}: the program has no such variable")
+        feeds = self.check(program, feed or {}, fetch)
         env = self.plan(program).run(scope if scope is not None else global_scope(), feeds)
         return [fetched(env, name, return_numpy) for name in fetch]
+
+    def check(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[str]) -> dict[str, Any]:
+        """What can be told of a run beforehand: raises what `run` would. Returns the feeds as scopes hold them."""
+        if self._closed:
+            raise FluidliteError("this executor is closed; make a new one")
+        for name in fetch:
+            if program.find_var(name, program.root) is None:
+                close = ", ".join(difflib.get_close_matches(name, program.root.vars, n=3))
+                hint = f"; did you mean {close}?" if close else ""
+                raise FetchError(f"cannot fetch {name!r}: the program has no such variable{hint}")
+        return check_feed(program, feed)
 
     def plan(self, program: Program) -> Plan:
         """The compiled plan of this state of the program; edits since the last run are noticed."""

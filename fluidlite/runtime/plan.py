@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fluidlite.core.ir import EMPTY, Block, Operator, Program
+from fluidlite.core.ir import EMPTY, Block, Operator, Parameter, Program
 from fluidlite.errors import FluidliteError, OpRunError, ProgramError, UninitializedError
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext, Ports, RunState
@@ -175,9 +175,12 @@ def _reader(ctx: KernelContext, op_def: OpDef, kernel: Kernel, skip: int = 1) ->
         arguments = dict(constants)
         for name, key, names, many in sources:
             if many:
-                arguments[key] = [_unwrap(env.read(n), n, op_def, name, op, optional=free) for n, free in names]
+                arguments[key] = [
+                    _unwrap(env.read(n), n, op_def, name, op, optional=free, advice=advice) for n, free, advice in names
+                ]
             elif names:
-                arguments[key] = _unwrap(env.read(names[0][0]), names[0][0], op_def, name, op, optional=names[0][1])
+                n, free, advice = names[0]
+                arguments[key] = _unwrap(env.read(n), n, op_def, name, op, optional=free, advice=advice)
             else:
                 arguments[key] = None
         return arguments
@@ -185,12 +188,13 @@ def _reader(ctx: KernelContext, op_def: OpDef, kernel: Kernel, skip: int = 1) ->
     return read
 
 
-def _source(ctx: KernelContext, arg: registry.Argument) -> tuple[str, str, list[tuple[str, bool]], bool]:
-    """(name of the input, the kernel's keyword, its variables each with whether it may be absent, whether many)."""
+def _source(ctx: KernelContext, arg: registry.Argument) -> tuple[str, str, list[tuple[str, bool, str]], bool]:
+    """(name of the input, the kernel's keyword, its variables, whether many). Of each variable: its name, whether it
+    may be absent, and what to do when it is."""
     names = ctx.op.inputs.get(arg.name, [])
     if not names and not arg.optional and not arg.many and not arg.name.endswith("@GRAD"):
         raise ProgramError(f"op {ctx.op.type!r} needs input {arg.name!r} ({ctx.op.origin})")
-    return arg.name, kwarg(arg.name), [(name, _may_be_absent(ctx, arg, name)) for name in names], arg.many
+    return arg.name, kwarg(arg.name), [(n, _may_be_absent(ctx, arg, n), _advice(ctx, n)) for n in names], arg.many
 
 
 def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> bool:
@@ -206,7 +210,20 @@ def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> boo
     return arg.many and not (var is not None and var.persistable)
 
 
-def _unwrap(value: Any, name: str, op_def: OpDef, slot: str, op: Operator, *, optional: bool) -> Any:
+def _advice(ctx: KernelContext, name: str) -> str:
+    """What to do about a variable that nothing wrote."""
+    var = ctx.program.find_var(name, ctx.block)
+    if var is not None and var.is_data:
+        return "it is data and not in the feed: feed it"
+    if isinstance(var, Parameter) and var.is_distributed:
+        return (
+            "run the startup program; in a trainer the table is on the servers: evaluate by the program that "
+            "DistributeTranspiler.get_test_program(test_program) returns"
+        )
+    return "run the startup program (after minimize), or feed it"
+
+
+def _unwrap(value: Any, name: str, op_def: OpDef, key: str, op: Operator, *, optional: bool, advice: str) -> Any:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, LoDTensor):
@@ -214,11 +231,9 @@ def _unwrap(value: Any, name: str, op_def: OpDef, slot: str, op: Operator, *, op
     if value is None:
         if optional or name == EMPTY:
             return None
-        raise UninitializedError(
-            f"input {slot}={name!r} of op {op.type!r} was never written; run the startup program (after minimize), or feed it"
-        )
-    if isinstance(value, SelectedRows) and slot not in op_def.sparse:
-        raise ProgramError(f"input {slot}={name!r} of op {op.type!r} holds SelectedRows, which the op does not accept")
+        raise UninitializedError(f"input {key}={name!r} of op {op.type!r} was never written; {advice}")
+    if isinstance(value, SelectedRows) and key not in op_def.sparse:
+        raise ProgramError(f"input {key}={name!r} of op {op.type!r} holds SelectedRows, which the op does not accept")
     return value
 
 

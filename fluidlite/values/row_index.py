@@ -8,34 +8,34 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 
-#: no row: what `find` answers for an unknown id, and what an empty slot holds. Not an id: every int64 is a legal id.
+#: no row: what `find` answers for an unknown id, and what an empty cell holds. Not an id: every int64 is a legal id.
 ABSENT: Final = -1
 _MIN_BITS: Final = 6
-#: at most this many of 3 slots are taken
+#: at most this many of 3 cells are taken
 _LOAD_OF_3: Final = 2
 #: odd, near 2**64 / golden ratio: consecutive ids land far apart
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _HALF: Final = np.uint64(32)
-#: slots are claimed for this many rows at a time, to keep temporaries in the cache
+#: cells are claimed for this many rows at a time, to keep temporaries in the cache
 _BLOCK: Final = 1 << 15
 
 
 class RowIndex:
     """Ids in order of insertion, and an open-addressing hash over them.
 
-    A slot holds the position of an id in the append-only list of ids (4 bytes each; 8 above 2**31 slots), so no id
-    is reserved to mean "empty". All ids of a call are probed together, round by round; round k moves on by k slots
-    (triangular numbers visit every slot of a power of two), which keeps the number of rounds small. Not thread-safe:
+    A cell holds the position of an id in the append-only list of ids (4 bytes each; 8 above 2**31 cells), so no id
+    is reserved to mean "empty". All ids of a call are probed together, round by round; round k moves on by k cells
+    (triangular numbers visit every cell of a power of two), which keeps the number of rounds small. Not thread-safe:
     the table holds the lock.
     """
 
-    __slots__ = ("_bits", "_ids", "_size", "_slots")
+    __slots__ = ("_bits", "_cells", "_ids", "_size")
 
     def __init__(self) -> None:
         self._bits = _MIN_BITS
         self._size = 0
         self._ids: Array = np.empty(self._room(), np.int64)
-        self._slots: Array = _empty_slots(self._bits)
+        self._cells: Array = _empty_cells(self._bits)
 
     def __len__(self) -> int:
         return self._size
@@ -47,23 +47,23 @@ class RowIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use: 8 per id, and 4 per slot, of which there are 1.5 to 3 per id."""
-        return self.ids.nbytes + self._slots.nbytes
+        """Bytes in use: 8 per id, and 4 per cell, of which there are 1.5 to 3 per id."""
+        return self.ids.nbytes + self._cells.nbytes
 
     def find(self, ids: Array) -> Array:
         """Position of each id, (n,) int64, ABSENT where it is unknown. ``ids`` (n,) int64."""
-        slot = self._home(ids)
-        found = self._slots.take(slot)
+        cell = self._home(ids)
+        found = self._cells.take(cell)
         positions = found.astype(np.int64)
         open_ = np.flatnonzero(self._is_other(found, ids))
-        wanted, slot, probe = ids[open_], slot[open_], 0
+        wanted, cell, probe = ids[open_], cell[open_], 0
         while open_.size:
             probe += 1
-            slot = (slot + probe) & self._mask
-            found = self._slots.take(slot)
+            cell = (cell + probe) & self._mask
+            found = self._cells.take(cell)
             positions[open_] = found
             still = np.flatnonzero(self._is_other(found, wanted))
-            open_, wanted, slot = open_[still], wanted[still], slot[still]
+            open_, wanted, cell = open_[still], wanted[still], cell[still]
         return positions
 
     def add(self, ids: Array) -> Array:
@@ -81,18 +81,18 @@ class RowIndex:
         return (1 << self._bits) - 1
 
     def _room(self) -> int:
-        """Rows that the slots can serve."""
+        """Rows that the cells can serve."""
         return (1 << self._bits) * _LOAD_OF_3 // 3
 
     def _home(self, ids: Array) -> Array:
-        """First slot to look at: multiplicative hashing of both halves of the id."""
+        """First cell to look at: multiplicative hashing of both halves of the id."""
         bits = ids.view(np.uint64)
         hashed = (bits ^ (bits >> _HALF)) * _MULTIPLIER
-        slot: Array = (hashed >> np.uint64(64 - self._bits)).view(np.int64)
-        return slot
+        cell: Array = (hashed >> np.uint64(64 - self._bits)).view(np.int64)
+        return cell
 
     def _is_other(self, found: Array, wanted: Array) -> Array:
-        """Where a slot is taken by another id, so the search goes on."""
+        """Where a cell is taken by another id, so the search goes on."""
         other: Array = (found != ABSENT) & (self._ids.take(found, mode="clip") != wanted)
         return other
 
@@ -102,7 +102,7 @@ class RowIndex:
         ids = np.empty(self._room(), np.int64)
         ids[: self._size] = self.ids
         self._ids = ids
-        self._slots = _empty_slots(self._bits)
+        self._cells = _empty_cells(self._bits)
         self._claim(0, self._size)
 
     def _claim(self, first: int, last: int) -> None:
@@ -110,20 +110,20 @@ class RowIndex:
             self._claim_block(np.arange(start, min(start + _BLOCK, last)))
 
     def _claim_block(self, positions: Array) -> None:
-        """Give each position the first free slot of its id's probe sequence.
+        """Give each position the first free cell of its id's probe sequence.
 
-        Several may write one free slot: the last one keeps it and the others see it taken, and move on.
+        Several may write one free cell: the last one keeps it and the others see it taken, and move on.
         """
-        slot = self._home(self._ids[positions])
+        cell = self._home(self._ids[positions])
         probe = 0
         while positions.size:
-            free = self._slots.take(slot) == ABSENT
-            self._slots[slot[free]] = positions[free]
-            lost = np.flatnonzero(self._slots.take(slot) != positions)
+            free = self._cells.take(cell) == ABSENT
+            self._cells[cell[free]] = positions[free]
+            lost = np.flatnonzero(self._cells.take(cell) != positions)
             probe += 1
-            positions, slot = positions[lost], (slot[lost] + probe) & self._mask
+            positions, cell = positions[lost], (cell[lost] + probe) & self._mask
 
 
-def _empty_slots(bits: int) -> Array:
+def _empty_cells(bits: int) -> Array:
     dtype: type[np.signedinteger[Any]] = np.int32 if bits <= 31 else np.int64
     return np.full(1 << bits, ABSENT, dtype)
