@@ -66,7 +66,13 @@ def read(paths):
         if lines and lines[0].startswith("label"):
             lines = lines[1:]
         for line in lines:
-            parse = parse_named if line.startswith("click:") else parse_criteo if "," in line or "\t" in line else parse_feasigns
+            parse = (
+                parse_named
+                if line.startswith("click:")
+                else parse_criteo
+                if "," in line or "\t" in line
+                else parse_feasigns
+            )
             examples.append(parse(line))
     return examples
 
@@ -128,7 +134,9 @@ def main():
         transpiler = fluid.DistributeTranspiler()
         transpiler.transpile(trainer, pservers=os.environ["PADDLE_PSERVERS_IP_PORT_LIST"], trainers=trainers)
         if role == "PSERVER":
-            main_program, startup = transpiler.get_pserver_programs(f"{os.environ['POD_IP']}:{os.environ['PADDLE_PORT']}")
+            main_program, startup = transpiler.get_pserver_programs(
+                f"{os.environ['POD_IP']}:{os.environ['PADDLE_PORT']}"
+            )
             exe.run(startup)
             exe.run(main_program)
             return

@@ -21,12 +21,13 @@ import numpy as np
 import fluidlite as fluid
 
 WIDTH, WINDOW, NEGATIVES = 50, 5, 5
+VERSE = re.compile(r"^\S+\d+:\d+ ")  # a line may begin with its place, as in "Ge1:1 In the beginning"
 
 
 def read_sentences(path):
     opener = gzip.open if path.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as lines:
-        return [re.findall(r"[a-z']+", line.partition(" ")[2].lower()) for line in lines]
+        return [re.findall(r"[a-z']+", VERSE.sub("", line).lower()) for line in lines]
 
 
 class Corpus:

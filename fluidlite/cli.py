@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import fluidlite
 from fluidlite import launch as launcher
 from fluidlite.core import ir, serde, text
 from fluidlite.errors import FluidliteError, TextFormError
@@ -19,12 +20,29 @@ from fluidlite.transpiler.planner import make_plan
 #: block 0 as a zero byte, which text never does
 _TEXT_FORM = re.compile(rb"\s*(#|program\b|block\b)")
 
+_PASSES = "; ".join(f"{role}: {', '.join(explain.pass_names(role))}" for role in explain.ROLES)
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Programs with distributed embedding tables: train, launch, look inside.",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fluidlite {fluidlite.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
 app.command("launch", context_settings=launcher.CONTEXT)(launcher.command)
 
 
@@ -38,7 +56,11 @@ def demo(
     """Train Wide & Deep on census income data with parameter servers and trainers as processes."""
     from fluidlite.demo.run import demo as run_demo
 
-    run_demo(out, pservers, trainers, asynchronous)
+    try:
+        run_demo(out, pservers, trainers, asynchronous)
+    except KeyboardInterrupt:
+        typer.echo("fluidlite demo: interrupted; all processes were ended", err=True)
+        raise typer.Exit(130) from None
 
 
 @app.command()
@@ -51,7 +73,7 @@ def show(file: Annotated[Path, typer.Argument(help="a program: ProgramDesc bytes
 def transpile(
     file: Annotated[Path, typer.Argument(help="the main program after minimize, in text form")],
     startup: Annotated[Path, typer.Argument(help="the startup program, in text form")],
-    after: Annotated[str, typer.Option(help="print the program as this pass leaves it; default: the last pass")] = "",
+    after: Annotated[str, typer.Option(help=f"print the program as this pass leaves it: {_PASSES}")] = "",
     why: Annotated[bool, typer.Option("--why", help="print what each pass leaves alone, and why")] = False,
     pserver: Annotated[int | None, typer.Option(min=0, help="number of a pserver; default: the trainer")] = None,
     pservers: Annotated[int, typer.Option(min=1)] = 2,

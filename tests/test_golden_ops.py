@@ -24,6 +24,7 @@ from tests.shared_data import GOLDEN, golden_array, golden_names, needs_golden
 SAME_GENERATOR = {
     "dropout",
     "nce",
+    "sample_logits",
     "uniform_random",
     "uniform_random_batch_size_like",
     "gaussian_random",

@@ -79,11 +79,13 @@ def train(exe: fluid.Executor, args: argparse.Namespace, part: int, parts: int, 
     size = args.batch // parts
     steps = args.epochs * (len(examples.label) // (size * parts))
     start = time.perf_counter()
+    losses: list[Any] = []
     for step, feed in enumerate(batches(examples, size, args.epochs, part, parts), 1):
-        (value,) = exe.run(feed=feed, fetch_list=[loss])
+        losses += exe.run(feed=feed, fetch_list=[loss])
         if step % 20 == 0 or step == steps:
             rate = step * size / (time.perf_counter() - start)
-            print(f"step {step}/{steps} loss {float(value[0]):.4f} examples/s {rate:.0f}", flush=True)
+            print(f"step {step}/{steps} loss {np.mean(losses):.4f} examples/s {rate:.0f}", flush=True)
+            losses = []
 
 
 def save(exe: fluid.Executor, folder: Path, probability: fluid.Variable) -> None:
@@ -95,11 +97,14 @@ def save(exe: fluid.Executor, folder: Path, probability: fluid.Variable) -> None
 def main() -> None:
     """Play the role that the environment says; without one, train alone."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=256, help="examples of one step, all trainers together")
     parser.add_argument("--async", dest="asynchronous", action="store_true", help="servers apply pushes on arrival")
     parser.add_argument("--save", type=Path, help="folder for the trained model and the programs")
     args = parser.parse_args()
+    part, parts = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
+    if args.batch < parts:
+        parser.error(f"a batch of {args.batch} examples cannot be shared by {parts} trainers")
 
     probability, loss = model()
     test_program = fluid.default_main_program().clone(for_test=True)
@@ -110,7 +115,6 @@ def main() -> None:
     }
 
     role = os.environ.get("TRAINING_ROLE", "LOCAL")
-    part, parts = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     exe = fluid.Executor(fluid.CPUPlace())
     if role != "LOCAL":
         transpiler = fluid.DistributeTranspiler()

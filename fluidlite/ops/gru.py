@@ -16,6 +16,7 @@ from fluidlite.ops.recurrent import (
     Activation,
     check_activations,
     first_states,
+    infer_gradients,
     size,
     steps_of,
 )
@@ -285,7 +286,7 @@ register(
     inputs=[*_GRU_STATE, "Bias?", "H0?", "Hidden", "Hidden@GRAD", "Input", "Weight"],
     outputs=["Bias@GRAD?", "H0@GRAD?", "Input@GRAD", "Weight@GRAD"],
     attrs=_GRU_ATTRS,
-    infer=grads_like_forward,
+    infer=infer_gradients,
     kernel=gru_grad,
     takes_lod=True,
 )

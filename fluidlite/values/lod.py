@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def check_lod(lod: Lod, rows: int, what: str = "the tensor") -> None:
         units = len(lod[index + 1]) - 1 if index + 1 < len(lod) else rows
         if not level or level[0] != 0:
             raise ShapeError(f"LoD level {index} of {what} must start at 0: {list(level)}")
-        if any(a > b for a, b in zip(level, level[1:], strict=False)):
+        if any(a > b for a, b in itertools.pairwise(level)):
             raise ShapeError(f"LoD level {index} of {what} must not decrease: {list(level)}")
         if level[-1] != units:
             raise ShapeError(f"LoD level {index} of {what} ends at {level[-1]} but there are {units} units")

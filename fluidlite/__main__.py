@@ -1,0 +1,5 @@
+"""``python -m fluidlite``: the command line."""
+
+from fluidlite.cli import main
+
+main()
