@@ -102,13 +102,19 @@ def _flatten(entries: Iterable[Any], lengths: list[list[int]]) -> list[Any]:
 
 
 def _array(entries: Sequence[Any], dtype: np.dtype[Any]) -> Array:
-    """An array of ``dtype``. Ids above 2^63 (unsigned hashes) keep their bits, as the executor does with uint64."""
+    """An array of ``dtype``. Ids above 2^63 (unsigned hashes) keep their bits, as the executor does with uint64.
+
+    Raises ValueError rather than cut fractions off.
+    """
     try:
-        return np.array(entries, dtype)
+        array = np.array(entries, dtype)
     except OverflowError:
         if dtype != np.int64:
             raise
         return np.array(entries, np.uint64).view(np.int64)
+    if dtype.kind in "iu" and np.asarray(entries).dtype.kind == "f" and not np.array_equal(array, entries):
+        raise ValueError("fractions in place of whole numbers")
+    return array
 
 
 def _reshaped(array: Array, shape: tuple[int, ...] | None) -> Array:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.dtypes import VarKind, dtype_name
-from fluidlite.errors import ProgramError
+from fluidlite.errors import FluidliteError, ProgramError
 from fluidlite.ops.context import HostPort, ServerPort
 from fluidlite.protocol.messages import Declared, Use
 from fluidlite.pserver.host import Host, make_service
@@ -132,8 +132,20 @@ class ProcessPorts(TrainerPorts):
 
 def _grpc_port(trainer: int, trainers: int) -> TrainerPort:
     from fluidlite.rpc.client import grpc_port
+    from fluidlite.rpc.retry import Patience
 
-    return grpc_port(trainer=trainer, trainers=trainers, job=job_id())
+    usual = Patience()
+    patience = replace(usual, connect=_seconds("FLUIDLITE_CONNECT_SECONDS", usual.connect))
+    return grpc_port(trainer=trainer, trainers=trainers, job=job_id(), patience=patience)
+
+
+def _seconds(variable: str, default: float) -> float:
+    """A duration from the environment."""
+    text = os.environ.get(variable)
+    try:
+        return default if text is None else float(text)
+    except ValueError:
+        raise FluidliteError(f"the environment variable {variable} must be a number of seconds, not {text!r}") from None
 
 
 def job_id() -> str:

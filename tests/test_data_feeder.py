@@ -158,3 +158,11 @@ def test_random_lod_tensors_repeat_under_a_seed() -> None:
     assert tensor.array.dtype == np.int64
     assert set(tensor.array.ravel().tolist()) <= {0, 1, 2, 3}
     np.testing.assert_array_equal(make().array, tensor.array)
+
+
+def test_fractions_are_no_ids() -> None:
+    with fresh_programs():
+        feeder = fluid.DataFeeder([fluid.data("ids", [None, 1], "int64")])
+        with pytest.raises(FeedError, match=r"'ids'.*fractions in place of whole numbers"):
+            feeder.feed([(1.5,), (2,)])
+        assert feeder.feed([(1.0,), (2,)])["ids"].array.tolist() == [[1], [2]]

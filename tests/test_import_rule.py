@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "rpc": {"values", "protocol", "ops", "proto_gen"},
 }
 #: these put the parts together and may import everything
-COMPOSITION = {"__init__", "executor", "ports", "cluster", "launch", "cli", "demo", "ops_page"}
+COMPOSITION = {"__init__", "__main__", "executor", "ports", "cluster", "launch", "cli", "demo", "ops_page"}
 #: what one module may import besides what its layer may
 MORE = {
     "core/serde.py": {"proto_gen"},

@@ -11,6 +11,7 @@ from fluidlite.core.ir import Operator, OpRole, Program, Variable
 from fluidlite.dtypes import VarKind
 from fluidlite.errors import PassError, TranspileError
 from fluidlite.ops import registry
+from fluidlite.transpiler import DistributeTranspiler
 from fluidlite.transpiler.pipeline import apply
 from fluidlite.transpiler.plan import Cluster, Options, Plan
 from fluidlite.transpiler.planner import make_plan
@@ -53,6 +54,8 @@ def find(program: Program, type: str) -> Operator:
         (Cluster(("ps0:1", "ps1:1", "ps0:1"), 2), "endpoint 'ps0:1' is listed 2 times"),
         (Cluster(("",), 1), "pservers must be endpoints separated by commas"),
         (Cluster(("ps0:1", ""), 1), "pservers must be endpoints separated by commas"),
+        (Cluster(("127.0.0.1",), 1), "'127.0.0.1' is no endpoint: give host:port"),
+        (Cluster(("ps0:http",), 1), "'ps0:http' is no endpoint"),
         (Cluster(("ps0:1",), 0), "trainers must be a number from 1 on, not 0"),
         (Cluster(("ps0:1",), "a:1,b:1"), "trainers must be a number from 1 on, not 'a:1,b:1'"),  # type: ignore[arg-type]
         (Cluster(("ps0:1",), 2, trainer_id=2), "trainer_id must be from 0 to 1"),
@@ -319,3 +322,8 @@ def test_a_refused_program_is_left_alone() -> None:
     with pytest.raises(TranspileError):
         make_plan(main, startup, Cluster(("a:1", "a:1"), 1))
     assert main == before
+
+
+def test_a_list_of_endpoints() -> None:
+    with pytest.raises(TranspileError, match="a string, endpoints separated by commas, not \\['ps0:1'\\]"):
+        DistributeTranspiler().transpile(0, pservers=["ps0:1"])  # type: ignore[arg-type]

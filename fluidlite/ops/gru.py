@@ -10,13 +10,12 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.infer import InferContext, grads_like_forward
+from fluidlite.ops.infer import InferContext, grads_like_forward, grads_without_lod
 from fluidlite.ops.recurrent import (
     ACTIVATIONS,
     Activation,
     check_activations,
     first_states,
-    infer_gradients,
     size,
     steps_of,
 )
@@ -286,7 +285,7 @@ register(
     inputs=[*_GRU_STATE, "Bias?", "H0?", "Hidden", "Hidden@GRAD", "Input", "Weight"],
     outputs=["Bias@GRAD?", "H0@GRAD?", "Input@GRAD", "Weight@GRAD"],
     attrs=_GRU_ATTRS,
-    infer=infer_gradients,
+    infer=grads_without_lod,
     kernel=gru_grad,
     takes_lod=True,
 )

@@ -28,7 +28,7 @@ class InferContext:
 
     def inputs(self, name: str) -> list[Variable]:
         """The variables given to an input."""
-        return [self._find(argument) for argument in self.op.inputs.get(name, ()) if argument != EMPTY]
+        return [self.find(argument) for argument in self.op.inputs.get(name, ()) if argument != EMPTY]
 
     def input(self, name: str) -> Variable:
         """The variable given to an input that must be there."""
@@ -43,7 +43,7 @@ class InferContext:
 
     def outputs(self, name: str) -> list[Variable]:
         """The variables given to an output (without ``@EMPTY@``)."""
-        return [self._find(argument) for argument in self.op.outputs.get(name, ()) if argument != EMPTY]
+        return [self.find(argument) for argument in self.op.outputs.get(name, ()) if argument != EMPTY]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of an input that must have one."""
@@ -85,7 +85,8 @@ class InferContext:
         """The same kind of error with the op and the user's line in its message."""
         return type(error)(f"op {self.op.type!r}: {error} ({self.op.origin})")
 
-    def _find(self, argument: str) -> Variable:
+    def find(self, argument: str) -> Variable:
+        """The variable that the op's block knows by a name; ProgramError when it knows none."""
         found = self.program.find_var(argument, self.block)
         if found is None:
             raise ProgramError(
@@ -122,8 +123,16 @@ def grads_like_forward(ctx: InferContext) -> None:
             source = sources[index] if index < len(sources) else forward_of(argument)
             var = ctx.program.find_var(source, ctx.block)
             if var is not None:
-                out = ctx._find(argument)
+                out = ctx.find(argument)
                 out.shape, out.dtype, out.lod_level = var.shape, var.dtype, var.lod_level
+
+
+def grads_without_lod(ctx: InferContext) -> None:
+    """As `grads_like_forward`, but declared without LoD: Fluid's programs say so of some ops, whatever the values have."""
+    grads_like_forward(ctx)
+    for name in ctx.op.outputs:
+        for var in ctx.outputs(name):
+            var.lod_level = 0
 
 
 def numel(shape: tuple[int, ...]) -> int:

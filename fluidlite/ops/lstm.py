@@ -13,13 +13,12 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.infer import InferContext
+from fluidlite.ops.infer import InferContext, grads_without_lod
 from fluidlite.ops.recurrent import (
     ACTIVATIONS,
     Activation,
     check_activations,
     first_states,
-    infer_gradients,
     size,
     steps_of,
 )
@@ -243,7 +242,7 @@ register(
     inputs=[*(name + "?" if name in ("H0", "C0") else name for name in _GRAD_INPUTS), "Input", "Weight"],
     outputs=[name + "?" if name in ("H0@GRAD", "C0@GRAD") else name for name in _GRAD_OUTPUTS],
     attrs=_ATTRS,
-    infer=infer_gradients,
+    infer=grads_without_lod,
     kernel=lstm_grad,
     takes_lod=True,
 )

@@ -11,7 +11,7 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import DtypeError, ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.infer import InferContext, grads_like_forward
+from fluidlite.ops.infer import InferContext, grads_like_forward, grads_without_lod
 from fluidlite.ops.registry import Case, bool_attr, float_attr, floats_attr, int_attr, ints_attr, register
 
 Shape = tuple[int, ...]
@@ -212,7 +212,7 @@ register(
     inputs=["X", "Y", "Out@GRAD"],
     outputs=["X@GRAD", "Y@GRAD"],
     attrs=_MUL_ATTRS,
-    infer=grads_like_forward,
+    infer=grads_without_lod,
     kernel=mul_grad,
     share_lod="X",
 )

@@ -13,7 +13,7 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.ids import argument
-from fluidlite.ops.infer import InferContext, grads_like_forward
+from fluidlite.ops.infer import InferContext
 from fluidlite.ops.segments import Sequences, array_of
 from fluidlite.ops.special import sigmoid
 
@@ -41,13 +41,6 @@ def check_activations(ctx: InferContext, *names: str) -> None:
             raise ProgramError(
                 f"op {ctx.op.type!r}: {name} {ctx.attr(name)!r} is none of {', '.join(ACTIVATIONS)} ({ctx.op.origin})"
             )
-
-
-def infer_gradients(ctx: InferContext) -> None:
-    """Gradients are like the forward inputs, but (as in Fluid) that of Input is declared without LoD."""
-    grads_like_forward(ctx)
-    for var in ctx.outputs("Input@GRAD"):
-        var.lod_level = 0
 
 
 @dataclass(frozen=True, slots=True)

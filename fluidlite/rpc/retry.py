@@ -19,7 +19,7 @@ class Patience:
     ``backoff_max``: the pause between two attempts, doubling.
     """
 
-    connect: float = 120.0
+    connect: float = 60.0
     connect_report: float = 10.0
     pull: float | None = 60.0
     table: float | None = None

@@ -45,6 +45,10 @@ def cluster(given: Cluster) -> Iterator[str]:
     """Endpoints, number of trainers and trainer id make sense."""
     if not given.endpoints or not all(given.endpoints):
         yield f"pservers must be endpoints separated by commas, not {','.join(given.endpoints)!r}"
+    for endpoint in filter(None, given.endpoints):
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal():
+            yield f"{endpoint!r} is no endpoint: give host:port"
     for endpoint, count in Counter(given.endpoints).items():
         if count > 1 and endpoint:
             yield f"endpoint {endpoint!r} is listed {count} times; every pserver needs its own"

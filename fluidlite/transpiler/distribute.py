@@ -90,6 +90,8 @@ class DistributeTranspiler:
         """
         main = program if program is not None else framework.default_main_program()
         startup = startup_program if startup_program is not None else framework.default_startup_program()
+        if not isinstance(pservers, str):
+            raise TranspileError([f"pservers must be a string, endpoints separated by commas, not {pservers!r}"])
         endpoints = tuple(endpoint.strip() for endpoint in pservers.split(","))
         cluster = Cluster(endpoints, trainers, trainer_id, sync_mode and self.config.sync_mode)
         plan = make_plan(main.desc, startup.desc, cluster, self.config.options())
