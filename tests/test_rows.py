@@ -114,6 +114,12 @@ def test_unsigned_feeds_above_2_63_are_the_same_bits(servers: int) -> None:
         assert set(cluster.state()["emb"]) == {-(2**63), -1, 5}
 
 
+def test_unsigned_feeds_in_bags_are_the_same_bits() -> None:
+    local = Local(embedding_net(pool="sum"))
+    local.step({"ids": fluid.LoDTensor(np.array([[2**63], [1]], np.uint64), ((0, 0, 2),))})
+    assert set(by_id(local.scope.get("emb"))) == {-(2**63), 1}
+
+
 def test_C49_a_table_of_fewer_rows_than_servers() -> None:
     for kind in KINDS:
         check_like_local(embedding_net(kind, height=2), [column(0, 1, 1)], servers=5)

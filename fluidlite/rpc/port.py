@@ -68,6 +68,8 @@ class _Peer:
     endpoint: str
     channel: Channel
     registered: bool = False
+    #: it did not come up while this trainer waited, or was not what it should be
+    given_up: bool = False
     version: int = 0
     barriers: int = 0
     declared: dict[tuple[int, str], Declared] = field(default_factory=dict)
@@ -176,12 +178,15 @@ class TrainerPort:
     def complete(self) -> None:
         """Tell every server that this trainer is done, then close. Idempotent.
 
-        What goes wrong is logged, not raised: the trainer's work is done.
+        What goes wrong is logged, not raised: the trainer's work is done. A server that was given up before is not
+        waited for again.
         """
         if self._completed:
             return
         self._completed = True
-        for endpoint in self._peers:
+        for endpoint, peer in self._peers.items():
+            if peer.given_up:
+                continue
             try:
                 self._contact(endpoint, self._patience.retry)
                 self._ask("complete", [endpoint], lambda peer: peer.channel.complete(self.identity))
@@ -208,6 +213,7 @@ class TrainerPort:
     def _register(self, peer: _Peer, within: float) -> None:
         """Make the server know this trainer and what it declares; ``within`` seconds the server must come up."""
         registration = Registration(self.identity, self._trainers, tuple(peer.declared.values()))
+        peer.given_up = True
         try:
             welcome = self._welcome(peer, registration, within)
         except RemoteError as error:
@@ -217,7 +223,7 @@ class TrainerPort:
                 f"pserver {peer.endpoint} was restarted and lost its state: it is at version {welcome.version}, "
                 f"this trainer has seen version {peer.version}"
             )
-        peer.registered = True
+        peer.registered, peer.given_up = True, False
         peer.channel.show_life(self.identity, welcome.lease)
 
     def _welcome(self, peer: _Peer, registration: Registration, within: float) -> Welcome:
