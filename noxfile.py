@@ -18,6 +18,8 @@ import nox
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 FLOOR = [requirement.replace(">=", "==") for requirement in PROJECT["dependencies"]]
+#: imports pkg_resources, which later setuptools warn about and the present ones lack
+PROTOC = ["grpcio-tools==1.60.0", "setuptools<67"]
 DATA = {"py.typed", "demo/data/ATTRIBUTION.md", "demo/data/test.csv.xz", "demo/data/train.csv.xz"}
 OF_THE_SDIST = {"README.md", "CHANGELOG.md", "docs/one_id.md", "examples/wide_deep.py", "proto/framework.proto"}
 
@@ -34,7 +36,7 @@ def full(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def floor(session: nox.Session) -> None:
     """The suite on the oldest supported packages, among them the oldest protoc for the staleness test."""
-    session.install("-e", ".[test]", *FLOOR, "grpcio-tools==1.60.0")
+    session.install("-e", ".[test]", *FLOOR, *PROTOC)
     session.run("pytest", "-n", "2", *session.posargs)
 
 

@@ -70,7 +70,7 @@ class ServerStore:
             shards = self._port().pull([TableRequest(piece.endpoint, piece.name) for piece in held.pieces])
             return _joined(shards)
         pieces = held.pieces if held.storage is Storage.SLICES else held.pieces[:1]
-        values = self._port().pull([DenseRequest(piece.endpoint, piece.name) for piece in pieces])
+        values = self._port().pull([DenseRequest(piece.endpoint, piece.name, current=True) for piece in pieces])
         return values[0] if len(values) == 1 else np.concatenate(values)
 
     def write(self, name: str, value: Any) -> None:

@@ -1,8 +1,8 @@
 """Regenerates fluidlite/proto_gen from every .proto file beside this script: ``python proto/generate.py``.
 
-Needs ``pip install grpcio-tools==1.62.*`` (Python 3.11 or 3.12; a throwaway environment will do). Newer compilers
-write a check into the code that refuses older protobuf runtimes; the code of this one runs on protobuf 4.25 and on
-everything newer. tests/test_proto_fresh.py says when the generated files are stale.
+Needs ``pip install 'grpcio-tools==1.62.*' 'setuptools<81'`` (Python 3.11 or 3.12; a throwaway environment will do).
+Newer compilers write a check into the code that refuses older protobuf runtimes; the code of this one runs on protobuf
+4.25 and on everything newer. tests/test_proto_fresh.py says when the generated files are stale.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _compile(protos: list[Path], *outputs: str) -> None:
     try:
         from grpc_tools import protoc
     except ImportError:
-        sys.exit("grpc_tools is missing; in a throwaway environment: pip install 'grpcio-tools==1.62.*' setuptools")
+        sys.exit("grpc_tools is missing; in a throwaway environment: pip install 'grpcio-tools==1.62.*' 'setuptools<81'")
     names = [f"{PREFIX}/{proto.name}" for proto in protos]
     if protoc.main(["protoc", f"-I{PREFIX}={HERE}", *outputs, *names]) != 0:
         sys.exit(f"protoc failed on {', '.join(names)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +107,26 @@ def test_a_job_goes_on_from_the_files_of_another(tmp_path: Path) -> None:
             fluid.io.save_persistables(trainer.executor, tmp_path / "job", trainer.main)
     np.testing.assert_array_equal(losses, expected)
     assert_same_files(tmp_path / "job", tmp_path / "local")
+
+
+def test_saving_makes_no_later_step_ask_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build()
+    with cluster(1) as job:
+        trainer, (service,) = job.trainers[0], job.services.values()
+        asked: list[Sequence[str]] = []
+        commit = service.commit
+
+        def noted(header: Any, gradients: Any, wanted: Sequence[str]) -> Any:
+            asked.append(wanted)
+            return commit(header, gradients, wanted)
+
+        monkeypatch.setattr(service, "commit", noted)
+        job.run([FEED])
+        with fluid.scope_guard(trainer.scope):
+            fluid.io.save_persistables(trainer.executor, tmp_path, trainer.main)
+        job.run([FEED])
+    assert len(asked) == 2
+    assert sorted(asked[0]) == sorted(asked[1]) == ["fc_0.b_0", "fc_0.w_0", "fc_1.b_0", "fc_1.w_0"]
 
 
 def test_rows_made_after_the_save_are_forgotten_by_the_load(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ LINES: list[tuple[Callable[..., Any], list[str]]] = [
     ),
     (
         lambda p, q, one, label: layers.log_loss(one, one),
-        ["log_loss(Labels=[one], Predicted=[one]) -> (Loss=[log_loss_0.tmp_0]) {epsilon=1e-04}"],
+        ["log_loss(Labels=[one], Predicted=[one]) -> (Loss=[log_loss_0.tmp_0]) {epsilon=0.0001}"],
     ),
     (
         lambda p, q, one, label: layers.huber_loss(one, one, 1.0),

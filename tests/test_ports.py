@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fluidlite as fluid
+from fluidlite import ports
 from fluidlite.errors import FluidliteError, PeerLostError
 from fluidlite.ports import needs_of
-from fluidlite.protocol.messages import Declared, Use
+from fluidlite.protocol.messages import Declared, DenseRequest, Use
+from fluidlite.rpc.client import grpc_port
 from tests.frontend import fresh_programs
 
 
@@ -65,3 +69,36 @@ def test_a_setting_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
         main = transpiled(unused_endpoint())
         with pytest.raises(FluidliteError, match="FLUIDLITE_CONNECT_SECONDS must be a number of seconds, not 'soon'"):
             exe.run(main, {"ids": np.array([[1]])})
+
+
+def test_a_server_at_port_0_writes_its_real_endpoint_into_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fresh_programs():
+        x = fluid.data("x", [None, 2])
+        fluid.optimizer.SGD(0.1).minimize(fluid.layers.mean(fluid.layers.fc(x, 1, param_attr="w")))
+        transpiler = fluid.DistributeTranspiler()
+        transpiler.transpile(0, pservers="127.0.0.1:0", trainers=1)
+    program, startup = transpiler.get_pserver_programs("127.0.0.1:0")
+    file, written = tmp_path / "endpoint", threading.Event()
+    publish = ports._publish
+
+    def published(endpoint: str) -> None:
+        publish(endpoint)
+        written.set()
+
+    monkeypatch.setenv("FLUIDLITE_ENDPOINT_FILE", str(file))
+    monkeypatch.setenv("FLUIDLITE_JOB", "a job")
+    monkeypatch.setattr(ports, "_publish", published)
+    scope, server = fluid.Scope(), fluid.Executor()
+    server.run(startup, scope=scope)
+    thread = threading.Thread(target=server.run, args=(program,), kwargs={"scope": scope})
+    thread.start()
+    assert written.wait(20)
+    endpoint = file.read_text(encoding="utf-8")
+    assert list(tmp_path.iterdir()) == [file]
+    trainer = grpc_port(trainer=0, trainers=1, job="a job")
+    assert trainer.pull([DenseRequest(endpoint, "w")])[0].shape == (2, 1)
+    trainer.complete()
+    thread.join(20)
+    assert not thread.is_alive()

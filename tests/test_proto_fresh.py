@@ -26,7 +26,7 @@ def _generator() -> ModuleType:
 
 
 def test_generated_code_is_fresh(tmp_path: Path) -> None:
-    pytest.importorskip("grpc_tools")
+    pytest.importorskip("grpc_tools.protoc")
     path = tmp_path / "all.bin"
     _generator().descriptor_set(PROTOS, path)
     compiled = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())

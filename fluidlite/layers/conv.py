@@ -36,7 +36,8 @@ def conv2d(
 ) -> Variable:
     """act(input * filters + bias) for images [N, C, H, W] (or [N, H, W, C]: NHWC).
 
-    Filters are [num_filters, C / groups, height, width], by default normal with variance 2 / (height * width * C).
+    Filters are [num_filters, C / groups, height, width], by default normal with variance 2 / (height * width * C). With
+    ``groups`` = C and without ``use_cudnn`` the op is called depthwise_conv2d, as in Fluid.
     """
     channel_axis = _image_layout("conv2d", input, data_format)
     channels = input.shape[channel_axis]
@@ -44,7 +45,9 @@ def conv2d(
         raise ShapeError(
             f"conv2d: the {channels} channels of {input.name!r} do not divide into {groups or 1} groups ({user_line()})"
         )
-    helper = LayerHelper("conv2d", name, act=act, bias_attr=bias_attr, use_cudnn=use_cudnn)
+    depthwise = channels == groups and num_filters % channels == 0 and not use_cudnn
+    op_type = "depthwise_conv2d" if depthwise else "conv2d"
+    helper = LayerHelper(op_type, name, act=act, bias_attr=bias_attr, use_cudnn=use_cudnn)
     size = _pair("filter_size", filter_size)
     filters = helper.create_parameter(
         param_attr,
@@ -60,7 +63,7 @@ def conv2d(
         "use_cudnn": use_cudnn or None,
         "data_format": data_format,
     }
-    out = helper.one("conv2d", {"Input": input, "Filter": filters}, attrs, dtype=input.dtype, out="Output")
+    out = helper.one(op_type, {"Input": input, "Filter": filters}, attrs, dtype=input.dtype, out="Output")
     return helper.append_activation(helper.append_bias_op(out, channel_axis, channel_axis + 1))
 
 

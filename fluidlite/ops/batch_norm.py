@@ -12,12 +12,13 @@ from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import arguments, maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
+from fluidlite.ops.layer_norm import check_epsilon
 from fluidlite.ops.registry import Case, bool_attr, float_attr, register, string_attr
 
 _ATTRS = {
     "is_test": bool_attr(default=False),
     "momentum": float_attr(0.9, "the share of the running statistics that stays"),
-    "epsilon": float_attr(1e-5),
+    "epsilon": float_attr(1e-5, "added to the variance; 0 to 0.001"),
     "data_layout": string_attr("NCHW", "where the channels are: NCHW second, NHWC last dimension"),
     "fuse_with_relu": bool_attr(default=False),
     "use_global_stats": bool_attr(default=False, doc="normalise with the running statistics also while training"),
@@ -121,6 +122,7 @@ def _infer(ctx: InferContext) -> None:
     x, shape, layout = ctx.input("X"), ctx.shape("X"), ctx.attr("data_layout")
     if not 2 <= len(shape) <= 5 or layout not in {"NCHW", "NHWC"}:
         raise ctx.error(f"X {list(shape)} must have 2 to 5 dimensions and data_layout {layout!r} be NCHW or NHWC")
+    check_epsilon(ctx)
     if ctx.attr("fuse_with_relu"):
         raise ProgramError(f"op 'batch_norm': fuse_with_relu is not supported; append a relu ({ctx.op.origin})")
     channels = shape[1] if layout == "NCHW" else shape[-1]

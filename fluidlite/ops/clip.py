@@ -8,6 +8,7 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
+from fluidlite.ops.ids import argument
 from fluidlite.ops.infer import InferContext, grads_like_forward, like
 from fluidlite.ops.registry import Case, float_attr, register
 from fluidlite.ops.rows import over_rows
@@ -29,7 +30,7 @@ def _limits(x: Array, low: Array | None, high: Array | None, min: float, max: fl
 
 def clip(ctx: KernelContext, X: Array, Min: Array | None, Max: Array | None, *, min: float, max: float) -> Array:
     low, high = _limits(X, Min, Max, min, max)
-    _check_limits(float(low), float(high))
+    _check_limits(argument(ctx, "X"), float(low), float(high))
     return np.asarray(np.clip(X, low, high))
 
 
@@ -45,14 +46,17 @@ def clip_by_norm(ctx: KernelContext, X: Array, *, max_norm: float) -> Array:
     return X * np.asarray(max_norm / norm).astype(X.dtype) if norm > max_norm else X.copy()
 
 
-def _check_limits(low: float, high: float) -> None:
+def _check_limits(name: str, low: float, high: float) -> None:
     if low > high:
-        raise ProgramError(f"clip to an empty range: min {low} is above max {high}")
+        raise ProgramError(f"clip of {name!r} to an empty range: min {low} is above max {high}")
 
 
 def _infer_clip(ctx: InferContext) -> None:
     if ctx.maybe_input("Min") is None and ctx.maybe_input("Max") is None:
-        _check_limits(ctx.attr("min"), ctx.attr("max"))
+        try:
+            _check_limits(ctx.input("X").name, ctx.attr("min"), ctx.attr("max"))
+        except ProgramError as error:
+            raise ctx.located(error) from None
     like("X", "Out")(ctx)
 
 

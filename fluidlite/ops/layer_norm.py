@@ -66,12 +66,17 @@ def _normalised(rows: Array, mean: Array, variance: Array, epsilon: float) -> Ar
     return out
 
 
+def check_epsilon(ctx: InferContext) -> None:
+    """Refuse an attribute epsilon outside of 0 to 0.001, of which it holds the nearest float32."""
+    if not 0 <= ctx.attr("epsilon") <= np.float32(0.001):
+        raise ProgramError(f"op {ctx.op.type!r}: epsilon {ctx.attr('epsilon')} is not in 0..0.001 ({ctx.op.origin})")
+
+
 def _infer(ctx: InferContext) -> None:
     x, shape, axis = ctx.input("X"), ctx.shape("X"), ctx.attr("begin_norm_axis")
     if not 0 < axis < len(shape):
         raise ctx.error(f"begin_norm_axis {axis} of X {list(shape)}")
-    if not 0 <= ctx.attr("epsilon") <= 0.001:
-        raise ProgramError(f"op 'layer_norm': epsilon {ctx.attr('epsilon')} is not in 0..0.001 ({ctx.op.origin})")
+    check_epsilon(ctx)
     ctx.set("Y", shape, x.dtype, lod_level=x.lod_level)
     for output in ("Mean", "Variance"):
         ctx.set(output, (numel(shape[:axis]),), x.dtype)

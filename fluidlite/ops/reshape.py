@@ -7,7 +7,7 @@ ops need not keep X.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,29 +83,35 @@ def reshape_grad(ctx: KernelContext, X: Array, Out_GRAD: Array) -> Array:
 
 
 def _infer_reshape(ctx: InferContext) -> None:
+    set_xshape(ctx)  # first: Out may be X itself
     # the attribute promises the static shape also where a Shape tensor gives the real one
     wanted = ctx.attr("shape") or declared(ctx, "Shape", "ShapeTensor", "shape")
     if wanted is None:
         ctx.set("Out", None, ctx.input("X").dtype)
     elif ctx.inputs("ShapeTensor") or (ctx.maybe_input("Shape") is not None and -1 in wanted):
-        set_like(ctx, "Out", tuple(max(size, -1) or -1 for size in wanted), "X")
+        set_like(ctx, "Out", tuple(_promised(ctx.shape("X"), wanted)), "X")
     else:
         try:
             set_like(ctx, "Out", target_shape(ctx.shape("X"), wanted), "X")
         except ShapeError as error:
             raise ctx.error(str(error)) from None
-    set_xshape(ctx)
+
+
+def _promised(shape: Shape, wanted: Sequence[int]) -> Iterator[int]:
+    """The sizes that are known although tensors give others."""
+    for axis, size in enumerate(wanted):
+        yield shape[axis] if size == 0 and axis < len(shape) else max(size, -1) or -1
 
 
 def _undoable(function: Callable[..., Shape], *names: str) -> Callable[[InferContext], None]:
     """`infer` of an op whose output shape is a function of X's shape and some attributes."""
 
     def infer(ctx: InferContext) -> None:
+        set_xshape(ctx)
         try:
             set_like(ctx, "Out", function(ctx.shape("X"), *(ctx.attr(name) for name in names)), "X")
         except ShapeError as error:
             raise ctx.error(str(error)) from None
-        set_xshape(ctx)
 
     return infer
 
@@ -155,9 +161,9 @@ def _infer_unsqueeze2(ctx: InferContext) -> None:
     if ctx.maybe_input("AxesTensor") is None and not ctx.inputs("AxesTensorList"):
         _undoable(unsqueezed, "axes")(ctx)
         return
+    set_xshape(ctx)
     shape = None if axes is None else (-1,) * (len(ctx.shape("X")) + len(axes))
     ctx.set("Out", shape, ctx.input("X").dtype)
-    set_xshape(ctx)
 
 
 _X = np.arange(6.0).reshape(2, 3)

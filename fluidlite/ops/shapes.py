@@ -36,9 +36,13 @@ def given(tensor: Array | None, parts: Sequence[Array], attr: Sequence[int]) -> 
 
 
 def declared(ctx: InferContext, tensor: str, parts: str, attr: str) -> Shape | None:
-    """What is known of such sizes before the run: -1 for each that a tensor gives, None when not even their number."""
+    """What is known of such sizes before the run: -1 for each that a tensor gives, None when not even their number.
+
+    Beside a list of tensors the attribute holds the sizes that are numbers, and -1 for the others.
+    """
     if parts and ctx.inputs(parts):
-        return (-1,) * len(ctx.inputs(parts))
+        count = len(ctx.inputs(parts))
+        return tuple(ctx.attr(attr)) if len(ctx.attr(attr)) == count else (-1,) * count
     var = ctx.maybe_input(tensor)
     if var is None:
         return tuple(ctx.attr(attr))

@@ -91,17 +91,26 @@ def slice_grad(ctx: KernelContext, Input: Array, Out_GRAD: Array, **bounds: Any)
 
 def _infer(ctx: InferContext) -> None:
     shape, axes = ctx.shape("Input"), ctx.attr("axes")
-    tensors = [arg.name for arg in ctx.op_def.inputs if arg.name != "Input"]
     try:
-        if any(ctx.inputs(name) for name in tensors):
-            cut = {axis_in(len(shape), axis) for axis in axes}
-            sizes = tuple(-1 if i in cut else size for i, size in enumerate(shape))
-        else:
-            strides = ctx.attr("strides") if "strides" in ctx.op_def.attrs else (1,) * len(axes)
-            sizes = _sizes(shape, axes, ctx.attr("starts"), ctx.attr("ends"), strides)
+        open_axes = {axis_in(len(shape), axes[i]) for i in _open(ctx)}
+        shape = tuple(-1 if axis in open_axes else size for axis, size in enumerate(shape))
+        strides = ctx.attr("strides") if "strides" in ctx.op_def.attrs else (1,) * len(axes)
+        sizes = _sizes(shape, axes, ctx.attr("starts"), ctx.attr("ends"), strides)
         set_like(ctx, "Out", dropped(sizes, ctx.attr("decrease_axis")), "Input")
     except ShapeError as error:
         raise ctx.error(str(error)) from None
+
+
+def _open(ctx: InferContext) -> list[int]:
+    """The positions in `axes` whose bounds are known only when the program runs."""
+    tensors = [arg.name for arg in ctx.op_def.inputs if arg.name != "Input" and ctx.inputs(arg.name)]
+    places = range(len(ctx.attr("axes")))
+    if not tensors:
+        return []
+    flags = ctx.attr("infer_flags")
+    if len(flags) != len(places) or not all(name.endswith("List") for name in tensors):
+        return list(places)
+    return [i for i in places if flags[i] == -1]
 
 
 def _sizes(shape: Shape, axes: Shape, starts: Shape, ends: Shape, strides: Shape) -> Shape:

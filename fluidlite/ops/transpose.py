@@ -41,8 +41,8 @@ def _infer(ctx: InferContext) -> None:
     rank = len(shape)
     if len(axis) != rank or {i % max(rank, 1) for i in axis if -rank <= i < rank} != set(range(rank)):
         raise ctx.error(f"axis {list(axis)} is no permutation of the axes of X {list(shape)}")
+    set_xshape(ctx)  # first: Out may be X itself
     set_like(ctx, "Out", tuple(shape[i] for i in axis), "X")
-    set_xshape(ctx)
 
 
 _X = np.arange(6.0).reshape(1, 2, 3)

@@ -48,10 +48,15 @@ class RowRequest:
 
 @dataclass(frozen=True, slots=True)
 class DenseRequest:
-    """A whole variable of a server, by its name there."""
+    """A whole variable of a server, by its name there.
+
+    ``current``: as it is now. Otherwise the trainer's port may answer with what the last commit brought, and asks for the
+    variable along with the next one.
+    """
 
     endpoint: str
     name: str
+    current: bool = False
 
 
 @dataclass(frozen=True, slots=True)

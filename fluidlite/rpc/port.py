@@ -245,7 +245,7 @@ class TrainerPort:
 
     def _fresh(self, peer: _Peer, request: PullRequest) -> Array | None:
         """The value of a dense variable that the last commit brought; each is handed out once."""
-        if not isinstance(request, DenseRequest):
+        if not isinstance(request, DenseRequest) or request.current:
             return None
         peer.asked[request.name] = None
         return peer.fresh.pop(request.name, None)
