@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.random_programs import CLIPS, OPTIMIZERS, Model, joined, models
+from tests.random_programs import CLIPS, OPTIMIZERS, Embedding, Lookup, Model, joined, models
 from tests.training_jobs import Cluster, GrpcCluster, Local, Programs, assert_states
 
 STEPS = 3
@@ -75,6 +75,12 @@ def test_C12_C14_one_trainer_trains_bit_for_bit_as_one_process(optimizer: str) -
         check_one_trainer(Cluster, model, batch, block, sync=(1, 2, 3, 5), **{"async": (servers,)})
 
     check()
+
+
+def test_duplicates_beside_decay_of_the_whole_parameter() -> None:
+    """Found by the test of many programs: duplicates have to be summed before they are added to anything."""
+    model = Model((Embedding("sparse", 1, 1, decay="L2"),), (Lookup(0, "column"),), (), optimizer="adagrad", data=178)
+    check_one_trainer(Cluster, model, 3, 1, sync=(1, 2))
 
 
 @settings(quick, max_examples=3)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ import fluidlite as fluid
 from fluidlite import layers
 from fluidlite.errors import ProgramError
 from tests.frontend import fresh_programs
+from tests.op_harness import build
 
 
 def xshape_of(out: fluid.Variable) -> tuple[int, ...]:
@@ -31,6 +35,7 @@ def test_a_reshape_in_place_has_the_right_gradient_shape() -> None:
         data.stop_gradient = False
         loss = layers.mean(layers.reshape(layers.scale(data), [2, 6], inplace=True))
         (gradient,) = fluid.gradients(loss, data)
+        assert gradient is not None
         assert tuple(gradient.shape) == (3, 4)
 
 
@@ -47,19 +52,17 @@ def test_a_reshape_in_place_has_the_right_gradient_shape() -> None:
         (lambda x, _, n: layers.strided_slice(x, [0, 1], [0, n], [2, 3], [1, 1]), (2, -1)),
     ],
 )
-def test_numbers_beside_variables_are_known(call: object, shape: tuple[int, ...]) -> None:
+def test_numbers_beside_variables_are_known(call: Callable[..., Any], shape: tuple[int, ...]) -> None:
     """As real Fluid 1.8.5 declares them."""
     with fresh_programs():
         x, y = fluid.data("x", [3, 4]), fluid.data("y", [-1, 4])
-        assert callable(call)
         assert tuple(call(x, y, layers.fill_constant([1], "int32", 2)).shape) == shape
 
 
-@pytest.mark.parametrize("layer", [layers.layer_norm, layers.batch_norm])
-def test_epsilon_may_be_a_thousandth(layer: object) -> None:
+@pytest.mark.parametrize("layer", [layers.layer_norm, layers.batch_norm, layers.data_norm])
+def test_epsilon_may_be_a_thousandth(layer: Callable[..., Any]) -> None:
     """Attributes are float32, and that of 0.001 is a little more."""
     with fresh_programs():
-        assert callable(layer)
         layer(fluid.data("x", [-1, 4]), epsilon=1e-3)
         for wrong in (0.0011, -1e-5):
             with pytest.raises(ProgramError, match=r"is not in 0\.\.0\.001 .*test_shape_inference"):
@@ -75,8 +78,6 @@ def test_clip_to_nothing_names_variable_and_line() -> None:
 
 
 def test_clip_to_nothing_at_run_time_names_the_variable() -> None:
-    from tests.op_harness import build
-
     bench = build("clip", {"X": [np.zeros(2)], "Min": [np.array([2.0])]}, {"min": 0.0, "max": 1.0})
     with pytest.raises(ProgramError, match=r"clip of 'X_0' to an empty range: min 2\.0 is above max 1\.0"):
         bench.run()

@@ -65,7 +65,7 @@ def batch_norm(
     out = {"MeanOut": Mean, "VarianceOut": Variance, "SavedMean": zeros, "SavedVariance": zeros}
     if use_global_stats or (is_test and not trainable_statistics):
         mean, inverse = Mean, 1 / np.sqrt(Variance + epsilon)
-    elif len(batch.rows) == 1:
+    elif len(batch.rows) <= 1:
         return {**out, "Y": X}  # one value per channel has no variance; Fluid passes it through
     else:
         mean, variance = batch.rows.mean(axis=0), batch.rows.var(axis=0)
@@ -96,7 +96,7 @@ def batch_norm_grad(
         inverse = 1 / np.sqrt(Variance + epsilon)
         normalised = (batch.rows - Mean) * inverse
         grad = upstream * Scale * inverse
-    elif len(batch.rows) == 1:
+    elif len(batch.rows) <= 1:
         return {"X@GRAD": Y_GRAD, "Scale@GRAD": np.zeros_like(Scale), "Bias@GRAD": np.zeros_like(Scale)}
     else:
         normalised = (batch.rows - SavedMean) * SavedVariance
@@ -178,6 +178,13 @@ register(
             check_grad=("X", "Scale", "Bias"),
         ),
         Case({"X": _X, **_FOUR}, {"epsilon": 0.0, "is_test": True}, {"Y": np.array([[2.0, 0.0], [6.0, 2.0]])}),
+        Case(
+            {**_FOUR, "X": np.zeros((0, 2))},
+            {},
+            {"Y": np.zeros((0, 2)), "MeanOut": _FOUR["Mean"], "VarianceOut": _FOUR["Variance"]},
+            check_grad=("X", "Scale", "Bias"),
+            note="an empty batch",
+        ),
     ),
 )
 register(

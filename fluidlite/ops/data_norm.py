@@ -8,6 +8,7 @@ from fluidlite.dtypes import Array
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
+from fluidlite.ops.layer_norm import check_epsilon
 from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register, string_attr
 
 _ATTRS = {
@@ -80,6 +81,7 @@ def _present(x: Array, slot_dim: int) -> Array:
 
 
 def _infer(ctx: InferContext) -> None:
+    check_epsilon(ctx)
     x, shape, slot = ctx.input("X"), ctx.shape("X"), ctx.attr("slot_dim")
     if len(shape) != 2 or (slot > 0 and shape[1] % slot):
         raise ctx.error(f"X {list(shape)} must be a matrix of whole slots of {slot} columns")
