@@ -88,8 +88,9 @@ class Executor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        """Closes; after an error as a trainer that was lost, so that the others do not take its work for done."""
+        self._core.close(failed=kind is not None)
 
 
 def _as_given(

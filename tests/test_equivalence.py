@@ -28,7 +28,7 @@ quick = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-thorough = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+thorough = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 blocks = st.sampled_from([1, 4, 10**6])
 everything = st.sampled_from(sorted(OPTIMIZERS)).flatmap(models)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -175,3 +177,27 @@ def test_B025_other_places_and_other_objects_are_refused() -> None:
         fluid.Executor().run("program")  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="feed must be a dict"):
         fluid.Executor().run(fluid.Program(), feed=[1])  # type: ignore[arg-type]
+
+
+def test_the_random_sequence_goes_on_after_an_edit() -> None:
+    with fresh_programs():
+        mask = fluid.layers.dropout(fluid.layers.fill_constant([64], "float32", 1.0), 0.5)
+        main, exe = fluid.default_main_program(), fluid.Executor()
+        first = exe.run(main, fetch_list=mask)[0]
+        fluid.layers.scale(mask, 2.0)
+        second = exe.run(main, fetch_list=mask)[0]
+    assert not np.array_equal(first, second)
+
+
+def test_plans_of_programs_that_are_gone_are_not_kept() -> None:
+    with fresh_programs():
+        x = fluid.layers.fill_constant([1], "float32", 1.0)
+        main, exe = fluid.default_main_program(), fluid.Executor()
+        alive = []
+        for _ in range(200):
+            twin = main.clone()
+            exe.run(twin, fetch_list=[x.name])
+            alive.append(weakref.ref(twin.desc))
+            del twin
+        gc.collect()
+    assert sum(ref() is not None for ref in alive) <= 64

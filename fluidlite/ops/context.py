@@ -72,7 +72,13 @@ class Ports(Protocol):
     @property
     def host(self) -> HostPort: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The process is done: say so to the others."""
+        ...
+
+    def leave(self) -> None:
+        """The process failed: drop the connections without a word."""
+        ...
 
 
 class KernelContext:

@@ -308,7 +308,7 @@ def attr_values(op_def: OpDef, op: Operator) -> dict[str, Any]:
             raise ProgramError(f"op {op.type!r} needs attribute {name!r} ({op.origin})")
         else:
             values[name] = spec.default
-    values.setdefault("is_test", op.attr("is_test", False))
+    values.setdefault("is_test", op.attr("is_test", default=False))
     return values
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import itertools
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,13 +21,20 @@ from fluidlite.runtime.scope import Scope, global_scope
 from fluidlite.values.lod import LoDTensor, check_lod
 from fluidlite.values.selected_rows import SelectedRows
 
+#: compiled plans that an executor keeps, each with its program
+_PLANS: Final = 64
+
 
 class ExecutorCore:
     """Compiles and runs `core.ir` programs. The front end's Executor adds Variables and default programs."""
 
     def __init__(self, ports: Ports | None = None) -> None:
         self._ports = ports
-        self._plans: dict[tuple[int, int], Plan] = {}
+        self._lock = threading.Lock()
+        #: by program, the least recently used one first
+        self._plans: dict[int, tuple[int, Plan]] = {}
+        #: numbers the runs of each program, across edits
+        self._runs: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
         self._closed = False
 
     def run(
@@ -53,18 +63,25 @@ class ExecutorCore:
 
     def plan(self, program: Program) -> Plan:
         """The compiled plan of this state of the program; edits since the last run are noticed."""
-        key = (program.uid, program.edits)
-        plan = self._plans.get(key)
-        if plan is None:
-            for stale in [k for k in self._plans if k[0] == program.uid]:
-                del self._plans[stale]
-            plan = self._plans[key] = Plan(program, self._ports)
-        return plan
+        with self._lock:
+            edits, plan = self._plans.pop(program.uid, (None, None))
+            if plan is None or edits != program.edits:
+                plan = Plan(program, self._ports, runs=self._runs[program.uid])
+            self._plans[program.uid] = program.edits, plan
+            if len(self._plans) > _PLANS:
+                del self._plans[next(iter(self._plans))]
+            return plan
 
-    def close(self) -> None:
-        """Say to the servers that this trainer is done; no run is possible afterwards."""
+    def close(self, failed: bool = False) -> None:
+        """Say to the servers that this trainer is done, or ``failed``: drop the connections, as a process that dies does.
+
+        No run is possible afterwards.
+        """
         if not self._closed and self._ports is not None:
-            self._ports.close()
+            if failed:
+                self._ports.leave()
+            else:
+                self._ports.close()
         self._closed = True
 
 

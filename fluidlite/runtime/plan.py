@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,21 @@ Step = Callable[[Env], None]
 
 
 class Plan:
-    """A compiled program. Valid for one state of the program (``Program.edits``)."""
+    """A compiled program. Valid for one state of the program (``Program.edits``).
+
+    ``runs`` numbers the runs: what is drawn at random differs from run to run.
+    """
 
     def __init__(
-        self, program: Program, ports: Ports | None, *, block: int = 0, run_state: RunState | None = None
+        self, program: Program, ports: Ports | None, *, block: int = 0, runs: Iterator[int] | None = None
     ) -> None:
         self.program = program
-        self.run_state = run_state if run_state is not None else RunState()
+        self.run_state = RunState()
         self.persistable = frozenset(name for b in program.blocks for name, var in b.vars.items() if var.persistable)
         self._overwritten = overwritten(program)
         self._ports = ports
         self._blocks: dict[int, list[Step]] = {}
-        self._runs = itertools.count()
+        self._runs = runs if runs is not None else itertools.count()
         self._block = block
         if ports is not None:
             ports.prepare(program)
