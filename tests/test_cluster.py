@@ -42,7 +42,7 @@ def test_every_trainer_runs_a_step_and_the_given_programs_stay_as_they_were(prog
 def test_a_trainer_that_fails_leaves_and_the_others_go_on(programs: Programs) -> None:
     main, startup, loss = programs
     with fluid.LocalCluster(main, startup, pservers=2, trainers=2) as cluster:
-        with pytest.raises(UninitializedError, match="'ids'.*not in the feed"):
+        with pytest.raises(UninitializedError, match=r"'ids'.*not in the feed"):
             cluster.run([feed(1), {}], loss)
         assert len(cluster.trainers[0].run(feed(5), loss)) == 1
         with pytest.raises(PeerLostError):
