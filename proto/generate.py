@@ -42,7 +42,9 @@ def _compile(protos: list[Path], *outputs: str) -> None:
     try:
         from grpc_tools import protoc
     except ImportError:
-        sys.exit("grpc_tools is missing; in a throwaway environment: pip install 'grpcio-tools==1.62.*' 'setuptools<81'")
+        sys.exit(
+            "grpc_tools is missing; in a throwaway environment: pip install 'grpcio-tools==1.62.*' 'setuptools<81'"
+        )
     names = [f"{PREFIX}/{proto.name}" for proto in protos]
     if protoc.main(["protoc", f"-I{PREFIX}={HERE}", *outputs, *names]) != 0:
         sys.exit(f"protoc failed on {', '.join(names)}")

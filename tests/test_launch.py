@@ -122,9 +122,7 @@ def test_nohup_holds(tmp_path: Path) -> None:
 
 def test_servers_that_do_not_end_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "SERVER_GRACE", 0.5)
-    script = write(
-        tmp_path, "import os, time\nif os.environ['TRAINING_ROLE'] == 'PSERVER':\n    time.sleep(100)\n"
-    )
+    script = write(tmp_path, "import os, time\nif os.environ['TRAINING_ROLE'] == 'PSERVER':\n    time.sleep(100)\n")
     job = launcher.Job([sys.executable, script], 1, 1, tmp_path / "logs", dict(os.environ))
     shown: list[str] = []
     launcher.run_job(job, lambda worker, line: shown.append(f"{worker.name}: {line}"))
