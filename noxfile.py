@@ -3,6 +3,7 @@
 - ``nox -s full``: every test, the slow ones too, on each Python with the newest packages
 - ``nox -s floor``: the gate's tests on the oldest supported packages
 - ``nox -s package``: what the wheel and the sdist hold, and that they work outside the repository
+- ``nox -s bench``: how fast it is, with the options of ``python -m benchmarks``; not run unless asked for
 """
 
 from __future__ import annotations
@@ -61,6 +62,16 @@ def package(session: nox.Session) -> None:
     auc_is_fine(session, session.run("fluidlite", "demo", silent=True))
     unpacked = sdist.name.removesuffix(".tar.gz")
     auc_is_fine(session, session.run("python", f"{unpacked}/examples/wide_deep.py", "--epochs", "1", silent=True))
+
+
+@nox.session(python="3.11")
+def bench(session: nox.Session) -> None:
+    """Measure everything, with the peers that are there, and write the page."""
+    session.install("-e", ".", "matplotlib")
+    written = ["--page", "docs/performance.md", "--plot", "docs/performance.svg", "--json", "logs/benchmarks.json"]
+    options = session.posargs or written
+    Path("logs").mkdir(exist_ok=True)
+    session.run("python", "-m", "benchmarks", *options)
 
 
 def look_into_wheel(session: nox.Session, wheel: Path) -> None:

@@ -30,6 +30,7 @@ from fluidlite.framework import (
 from fluidlite.input import data, embedding, one_hot
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from fluidlite.param_attr import ParamAttr
+from fluidlite.runtime import profile as profiler
 from fluidlite.runtime.scope import Scope, global_scope, scope_guard
 from fluidlite.transpiler.distribute import DistributeTranspiler, DistributeTranspilerConfig
 from fluidlite.values.lod import LoDTensor
@@ -71,6 +72,7 @@ __all__ = [
     "nets",
     "one_hot",
     "optimizer",
+    "profiler",
     "program_guard",
     "regularizer",
     "scope_guard",

@@ -66,7 +66,7 @@ class LocalCluster:
     ``main`` and ``startup`` are untouched programs, after ``minimize``; they are not changed. All trainers have run
     their startup programs when the constructor returns. Use as a context manager, or call `close`.
 
-    Raises TranspileError, and what the startup programs raise.
+    Raises FluidliteError without pservers or trainers, TranspileError, and what the startup programs raise.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class LocalCluster:
         sync: bool = True,
         config: DistributeTranspilerConfig | None = None,
     ) -> None:
+        if pservers < 1 or trainers < 1:
+            raise FluidliteError(f"a job needs at least one pserver and one trainer, not {pservers} and {trainers}")
         endpoints = [f"pserver{index}:0" for index in range(pservers)]
         transpilers = []
         programs = []

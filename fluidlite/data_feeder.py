@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from fluidlite import framework
 from fluidlite.core import ir
-from fluidlite.dtypes import Array, numpy_dtype
+from fluidlite.dtypes import Array, exact_array
 from fluidlite.errors import FeedError
 from fluidlite.framework import Program, Variable, VarOrName
 from fluidlite.values.lod import LoDTensor, lod_from_lengths
@@ -83,7 +81,7 @@ def convert(var: ir.Variable, entries: Sequence[Any]) -> LoDTensor:
     lengths: list[list[int]] = [[] for _ in range(var.lod_level)]
     try:
         flat = _flatten(entries, lengths) if lengths else entries
-        array = _array(flat, numpy_dtype(var.dtype))
+        array = exact_array(flat, var.dtype)
         return LoDTensor(_reshaped(array, var.shape), lod_from_lengths(lengths))
     except (TypeError, ValueError, OverflowError) as error:
         shape = f"{var.dtype} {list(var.shape or ())}, lod_level {var.lod_level}"
@@ -99,22 +97,6 @@ def _flatten(entries: Iterable[Any], lengths: list[list[int]]) -> list[Any]:
         lengths[0].append(len(entry))
         flat += _flatten(entry, lengths[1:])
     return flat
-
-
-def _array(entries: Sequence[Any], dtype: np.dtype[Any]) -> Array:
-    """An array of ``dtype``. Ids above 2^63 (unsigned hashes) keep their bits, as the executor does with uint64.
-
-    Raises ValueError rather than cut fractions off.
-    """
-    try:
-        array = np.array(entries, dtype)
-    except OverflowError:
-        if dtype != np.int64:
-            raise
-        return np.array(entries, np.uint64).view(np.int64)
-    if dtype.kind in "iu" and np.asarray(entries).dtype.kind == "f" and not np.array_equal(array, entries):
-        raise ValueError("fractions in place of whole numbers")
-    return array
 
 
 def _reshaped(array: Array, shape: tuple[int, ...] | None) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from numbers import Real
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -85,3 +86,34 @@ def dtype_number(dtype: object) -> int:
 def is_float(dtype: str) -> bool:
     """Whether gradients can flow through variables of this dtype."""
     return dtype in ("float16", "float32", "float64", "bfloat16")
+
+
+def exact_array(value: Any, dtype: object) -> Array:
+    """An array of ``dtype`` from numbers, nested lists of them or an array; integers keep their value.
+
+    Ids above 2^63 (unsigned hashes) keep their bits in int64. Raises DtypeError for what is no number, and for what the
+    dtype cannot hold: fractions in place of whole numbers, numbers outside its range.
+    """
+    wanted = numpy_dtype(dtype)
+    try:
+        natural = np.asarray(value)
+        return natural if natural.dtype == wanted else _converted(value, natural, wanted)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise DtypeError(f"no array of {wanted.name}: {error}") from error
+
+
+def _converted(value: Any, natural: Array, wanted: np.dtype[Any]) -> Array:
+    """``natural`` is what numpy makes of ``value`` by itself; of mixed large integers it makes rounded floats."""
+    kind = natural.dtype.kind
+    if kind not in "biufcO" or (kind == "O" and not all(isinstance(item, Real) for item in natural.flat)):
+        raise TypeError(f"elements of type {natural.dtype.name} are no numbers")
+    try:
+        with np.errstate(over="raise"):
+            array = np.asarray(value, np.uint64 if kind == "u" and wanted == np.int64 else wanted)
+    except OverflowError:
+        if wanted != np.int64:
+            raise
+        array = np.asarray(value, np.uint64)
+    if wanted.kind in "biu" and not np.array_equal(array, natural):
+        raise ValueError("fractions in place of whole numbers, or numbers outside its range")
+    return array if array.dtype == wanted else array.view(wanted)

@@ -61,6 +61,10 @@ class MissingFileError(FluidliteError, FileNotFoundError):
     """A file that is to be read is not there; names the file and what was wanted of it."""
 
 
+class UnwritableFileError(FluidliteError, OSError):
+    """A file that is to be written cannot be; names it. What it held before is still there."""
+
+
 class TextFormError(FluidliteError, ValueError):
     """Text that is not the text form of a program; names line and column."""
 

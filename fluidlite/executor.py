@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from fluidlite import framework
@@ -115,6 +115,6 @@ def fetch_names(fetch_list: VarOrName | Sequence[VarOrName] | None) -> list[str]
     """Names of what to fetch, from Variables, names or one of them."""
     if fetch_list is None:
         return []
-    if isinstance(fetch_list, (Variable, str)):
+    if isinstance(fetch_list, (Variable, str)) or not isinstance(fetch_list, Iterable):
         fetch_list = [fetch_list]
     return [framework.name_of(item) for item in fetch_list]

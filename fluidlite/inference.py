@@ -43,13 +43,21 @@ def inference_program(program: Program, feeds: Sequence[str], targets: Sequence[
 
 def take_feed_fetch(program: Program) -> tuple[list[str], list[str]]:
     """(names fed, names fetched), by column; their ops and list variables leave the program, fed variables are data."""
-    feeds = {op.attr("col", 0): op.outputs["Out"][0] for op in program.root.ops if op.type == _FEED}
-    fetches = {op.attr("col", 0): op.inputs["X"][0] for op in program.root.ops if op.type == _FETCH}
+    feeds = dict(_column(op, op.output("Out")) for op in program.root.ops if op.type == _FEED)
+    fetches = dict(_column(op, op.input("X")) for op in program.root.ops if op.type == _FETCH)
     _drop_feed_fetch(program)
     for name in feeds.values():
         if name in program.root.vars:
             program.root.vars[name].is_data = True
     return [feeds[col] for col in sorted(feeds)], [fetches[col] for col in sorted(fetches)]
+
+
+def _column(op: Operator, name: str | None) -> tuple[int, str]:
+    """The place of a feed or fetch op, and its variable."""
+    column = op.attr("col", 0)
+    if name is None or not isinstance(column, int):
+        raise ProgramError(f"a {op.type} op names no variable, or {column!r} as its column")
+    return column, name
 
 
 def strip_training(program: Program) -> None:

@@ -171,8 +171,9 @@ def save_inference_model(
     if not export_for_deployment:
         saved, name = original, f"{name}.main_program"
     folder = Path(dirname)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(serde.to_bytes(saved))
+    content = serde.to_bytes(saved)
+    with files.replacing(folder / name) as stream:
+        stream.write(content)
     if not program_only:
         variables = _chosen(Program(saved), None, is_persistable)
         _save(_store(executor, program), folder, variables, params_filename)
@@ -194,8 +195,8 @@ def load_inference_model(
     path = Path(dirname) / (model_filename or _MODEL)
     with files.opened(path, "the inference model") as stream:
         desc = serde.from_bytes(stream.read(), str(path))
-    feeds, results = take_feed_fetch(desc)
     try:
+        feeds, results = take_feed_fetch(desc)
         verify(desc, registry.find)
     except ProgramError as error:
         raise ProgramError(f"{path}: {error}") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fluidlite.dtypes import exact_array
 from fluidlite.errors import ShapeError
 from fluidlite.values.lod import LoDTensor, check_lod, lod_from_lengths
 
@@ -44,5 +45,5 @@ def _from_lists(data: Sequence[Any], recursive_seq_lens: Sequence[Sequence[int]]
         raise ShapeError(
             f"the lists have lengths {lengths}, but recursive_seq_lens ends with {recursive_seq_lens[-1:]}"
         )
-    flat = np.array([item for sequence in data for item in sequence], np.int64).reshape(-1, 1)
-    return create_lod_tensor(flat, recursive_seq_lens)
+    flat = exact_array([item for sequence in data for item in sequence], "int64")
+    return create_lod_tensor(flat.reshape(-1, 1), recursive_seq_lens)

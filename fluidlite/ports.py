@@ -7,8 +7,10 @@ the process.
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,12 +57,15 @@ class TrainerPorts:
             return
         if self._port is None:
             self._trainer = needs.trainer
-            self._port = self._make_port(needs.trainer, needs.trainers)
+            self._port = self._open(needs)
         if needs.trainer != self._trainer:
             raise ProgramError(
                 f"this executor is trainer {self._trainer}; run programs of trainer {needs.trainer} by an executor of their own"
             )
         self._port.declare(needs.declared, needs.trainers)
+
+    def _open(self, needs: Needs) -> TrainerPort:
+        return self._make_port(needs.trainer, needs.trainers)
 
     def server(self, op: Operator) -> ServerPort:
         """The trainer's port; ``op`` belongs to a program that was prepared."""
@@ -123,11 +128,62 @@ def _declared(program: Program, block: Block, op: Operator) -> Iterator[tuple[st
             )
 
 
+@dataclass(eq=False)
+class _Shared:
+    """A port of this process, and who uses it."""
+
+    port: TrainerPort
+    users: weakref.WeakSet[ProcessPorts] = field(default_factory=weakref.WeakSet)
+
+
+_shared: weakref.WeakSet[_Shared] = weakref.WeakSet()
+_sharing = threading.Lock()
+
+
 class ProcessPorts(TrainerPorts):
-    """The ports of an ordinary process, over gRPC."""
+    """The ports of an ordinary process, over gRPC.
+
+    Executors that are one trainer of the same servers share a port: servers know one of each trainer, and take a second
+    for its successor. The last executor to close completes the trainer.
+    """
 
     def __init__(self) -> None:
         super().__init__(_grpc_port, _GrpcHost())
+        self._mine: _Shared | None = None
+
+    def leave(self) -> None:
+        if self._is_last():
+            super().leave()
+
+    def close(self) -> None:
+        if self._is_last():
+            super().close()
+
+    def _open(self, needs: Needs) -> TrainerPort:
+        with _sharing:
+            mine = next((known for known in _shared if _is_for(known.port, needs)), None)
+            if mine is None:
+                mine = _Shared(super()._open(needs))
+                _shared.add(mine)
+            mine.port.declare(needs.declared, needs.trainers)
+            mine.users.add(self)
+            self._mine = mine
+            return mine.port
+
+    def _is_last(self) -> bool:
+        """Stop using the port; whether nobody does any more."""
+        with _sharing:
+            if self._mine is None or self not in self._mine.users:
+                return False
+            self._mine.users.discard(self)
+            if self._mine.users:
+                return False
+            _shared.discard(self._mine)
+            return True
+
+
+def _is_for(port: TrainerPort, needs: Needs) -> bool:
+    return port.identity.trainer == needs.trainer and not port.endpoints.isdisjoint(needs.declared)
 
 
 def _grpc_port(trainer: int, trainers: int) -> TrainerPort:
@@ -160,7 +216,7 @@ class _GrpcHost:
         from fluidlite.rpc.server import serve
 
         host = Host(program, op, scope)
-        serve(make_service(host), op.attr("endpoint"), trainers=host.trainers, on_bound=_publish)
+        serve(make_service(host, job=job_id()), op.attr("endpoint"), trainers=host.trainers, on_bound=_publish)
 
 
 def _publish(endpoint: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fluidlite.core import verify
 from fluidlite.core.ir import Operator
 from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError, RequestRefusedError, UninitializedError
@@ -226,7 +227,7 @@ def test_absurd_size_and_depth_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ProgramError, match="a server takes 5"):
         Host(program, listen, scope)
     monkeypatch.undo()
-    monkeypatch.setattr(catalog, "MAX_DEPTH", 1)
+    monkeypatch.setattr(verify, "MAX_DEPTH", 1)
     with pytest.raises(ProgramError, match="lies 2 deep"):
         Host(program, listen, scope)
 

@@ -106,6 +106,35 @@ def test_a_trainer_that_outlives_its_server_can_end(stack: ExitStack) -> None:
     assert trainer.returncode == 0
 
 
+OPEN_STREAMS = """
+import sys
+from fluidlite.protocol.messages import DenseRequest, StepHeader
+from fluidlite.rpc.client import grpc_port
+port = grpc_port(trainer=0)
+port.pull([DenseRequest(sys.argv[1], "w")])
+channel = port._peers[sys.argv[1]].channel
+step = channel.commit(StepHeader(port.identity, 0, 0, 0, 0), [], [])
+print("open", flush=True)
+sys.stdin.readline()
+late = channel.pull(port.identity, [DenseRequest(sys.argv[1], "w")])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_ends_with_open_streams_to_a_server_that_does_not_answer(stack: ExitStack, number: int) -> None:
+    server, endpoint = stack.enter_context(started("server", 2))
+    trainer = subprocess.Popen(
+        [sys.executable, "-c", OPEN_STREAMS, endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    stack.callback(trainer.communicate)
+    stack.callback(trainer.kill)
+    assert trainer.stdout is not None
+    assert trainer.stdout.readline() == "open\n"
+    server.send_signal(number)
+    trainer.communicate("\n", timeout=20)
+    assert trainer.returncode in (0, 1), "the pull after the end may fail at once"
+
+
 def test_H02_B096_trainers_that_start_apart_train_together(stack: ExitStack) -> None:
     server, endpoint = stack.enter_context(started("server", 2))
     early, _ = stack.enter_context(started("trainer", endpoint, 0, "train"))

@@ -131,7 +131,7 @@ def test_replies_and_assignments() -> None:
     assert same(value.value, rows([1, 2], 3).value)
     registration = Registration(WHO, 2, (Declared("emb", Use.ROWS, "float64", (4,)),))
     assert encode.decode_registration(encode.encode_registration(registration)) == registration
-    welcome = Welcome(1, 2, 3, True, 30.0)
+    welcome = Welcome(1, 2, 3, True, 30.0, 7)
     assert encode.decode_welcome(encode.encode_welcome(welcome)) == welcome
 
 

@@ -89,7 +89,7 @@ def test_index_spreads_ids_of_any_pattern(pattern: str) -> None:
     ids, index = PATTERNS[pattern], RowIndex()
     index.add(ids)
     assert index.find(ids).tolist() == list(range(len(ids)))
-    homes = np.bincount(index._home(ids), minlength=1 << index._bits)
+    homes = np.bincount(index._cells.home(ids), minlength=1 << index._cells.bits)
     assert homes.max() <= 12, "a good hash puts at most about 8 of 20000 ids into one of 32768 slots"
     assert (index.find(ids ^ ids_of(1 << 62)) == ABSENT).sum() == (~np.isin(ids ^ ids_of(1 << 62), ids)).sum()
 
@@ -404,12 +404,13 @@ def test_no_update_is_lost_among_many_threads() -> None:
 
 
 @pytest.mark.parametrize("accumulators", [0, 1, 2])
-def test_m01_bytes_per_row_stay_below_a_third_more_than_the_values(accumulators: int) -> None:
+def test_m01_bytes_per_row_stay_below_a_third_more_than_is_needed(accumulators: int) -> None:
+    """Needed: values and accumulators, the id and one cell of the index. Counted at every moment, also while it grows."""
     emb = table(width=16, dtype="float32")
     for index in range(accumulators):
         emb.attach(TableColumn(f"m{index}", 16, 0.0, "float32"))
     worst = 0.0
-    for start in range(0, 60000, 1500):
+    for start in range(0, 90000, 1500):
         emb.lookup(np.arange(start, start + 1500) * 7919)
-        worst = max(worst, emb.nbytes / (len(emb) * 64 * (1 + accumulators)))
+        worst = max(worst, emb.nbytes / (len(emb) * (64 * (1 + accumulators) + 8 + 4)))
     assert worst <= 1.35

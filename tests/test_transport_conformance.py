@@ -270,7 +270,7 @@ def test_a_restarted_trainer_that_repeats_its_step_counts_once(make: Make) -> No
     lost = cluster.run(lambda: cluster.push(before, 100.0))
     cluster.pull(cluster.port(1, incarnation=2))
     with pytest.raises(StaleError):
-        cluster.pull(before)
+        cluster.pull(cluster.port(1, incarnation=1))
     again = cluster.run(lambda: cluster.push(cluster.ports[1], 3.0))
     one = cluster.port(0)
     cluster.push(one, 1.0)

@@ -7,7 +7,7 @@ Variables are compared by name, so the ops must be of one block.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,6 +52,31 @@ def effects(op: Operator, defs: Defs, blocks: Sequence[Block] = (), above: int =
     An input that the op may overwrite in place (under another name than the output) counts as written. ``above`` is
     the index of the op's block: only later blocks are sub-blocks.
     """
+    inner: dict[int, Effects] = {}
+    for index in sorted(_blocks_below(op, blocks, above), reverse=True):
+        inner[index] = _block_effects(blocks[index], defs, inner)
+    return _op_effects(op, defs, above, inner)
+
+
+def _blocks_below(op: Operator, blocks: Sequence[Block], above: int) -> set[int]:
+    """The sub-blocks of an op, and theirs. Neither recursive nor repeated: files may nest deep and name blocks twice."""
+    found: set[int] = set()
+    waiting = [(op, above)]
+    while waiting:
+        op, above = waiting.pop()
+        for index in _named_blocks(op):
+            if above < index < len(blocks) and index not in found:
+                found.add(index)
+                waiting += [(inside, index) for inside in blocks[index].ops]
+    return found
+
+
+def _named_blocks(op: Operator) -> Iterator[int]:
+    return (index for attr in op.attrs.values() for index in sub_blocks(attr))
+
+
+def _op_effects(op: Operator, defs: Defs, above: int, inner: Mapping[int, Effects]) -> Effects:
+    """What an op does, given what the later blocks do."""
     op_def = defs(op.type)
     reads = list(op.input_arguments())
     writes = list(op.output_arguments())
@@ -59,12 +84,11 @@ def effects(op: Operator, defs: Defs, blocks: Sequence[Block] = (), above: int =
     if op_def is not None:
         overwritten = [op.inputs.get(name, ()) for output, name in op_def.inplace.items() if op.outputs.get(output)]
         writes += [name for names in overwritten for name in names if name != EMPTY]
-    for index in (index for attr in op.attrs.values() for index in sub_blocks(attr)):
-        if above < index < len(blocks):
-            inner = _block_effects(blocks[index], defs, blocks)
-            reads += inner.reads
-            writes += inner.writes
-            visible = visible or inner.visible
+    for index in _named_blocks(op):
+        if index > above and index in inner:
+            reads += inner[index].reads
+            writes += inner[index].writes
+            visible = visible or inner[index].visible
     return Effects(tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)), visible)
 
 
@@ -170,13 +194,13 @@ def graph(program: Program, defs: Defs, block: int = 0) -> nx.DiGraph:
     return result
 
 
-def _block_effects(block: Block, defs: Defs, blocks: Sequence[Block]) -> Effects:
-    """What a sub-block does to variables declared outside it."""
-    inner = [effects(op, defs, blocks, above=block.idx) for op in block.ops]
+def _block_effects(block: Block, defs: Defs, inner: Mapping[int, Effects]) -> Effects:
+    """What a sub-block does to variables declared outside it, given what the later blocks do."""
+    found = [_op_effects(op, defs, block.idx, inner) for op in block.ops]
     return Effects(
-        tuple(name for effect in inner for name in effect.reads if name not in block.vars),
-        tuple(name for effect in inner for name in effect.writes if name not in block.vars),
-        any(effect.visible for effect in inner),
+        tuple(dict.fromkeys(name for effect in found for name in effect.reads if name not in block.vars)),
+        tuple(dict.fromkeys(name for effect in found for name in effect.writes if name not in block.vars)),
+        any(effect.visible for effect in found),
     )
 
 

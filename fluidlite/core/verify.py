@@ -11,6 +11,8 @@ from fluidlite.core.ir import EMPTY, Attr, AttrType, Block, Operator, Program, V
 from fluidlite.dtypes import DTYPE_NUMBERS, UNKNOWN_DTYPE, VarKind
 from fluidlite.errors import ProgramError
 
+#: how deep blocks may nest: far above any real program, and what runs them calls itself once per level
+MAX_DEPTH: Final = 64
 #: kinds that ops write before others may read them
 _WRITTEN_KINDS: Final = (VarKind.LOD_TENSOR, VarKind.SELECTED_ROWS, VarKind.LOD_TENSOR_ARRAY)
 #: attribute type -> the Python types of its value, or of the items of its value
@@ -37,7 +39,8 @@ _SAME: Final = {AttrType.LONG: AttrType.INT, AttrType.LONGS: AttrType.INTS}
 def verify(program: Program, defs: Defs) -> None:
     """Raise ProgramError that lists every broken invariant.
 
-    - blocks form a tree: position is index, block 0 is the root, a parent comes before its children;
+    - blocks form a tree: position is index, block 0 is the root, a parent comes before its children, at most MAX_DEPTH
+      deep;
     - variables are stored under their own names and have sensible shapes and dtypes;
     - every op is known to ``defs``, has its required inputs, outputs and attributes and no undeclared ones with
       arguments, attributes of the declared type, and BLOCK attributes that name later blocks;
@@ -46,7 +49,7 @@ def verify(program: Program, defs: Defs) -> None:
 
     Attributes that ``defs`` does not declare are legal: files of other versions carry some.
     """
-    problems = list(_tree(program))
+    problems = list(_tree(program)) or list(_depth(program))
     if not problems:
         problems = [*_declarations(program), *_ops(program, defs), *_order(program, defs)]
     if problems:
@@ -64,6 +67,20 @@ def _tree(program: Program) -> Iterator[str]:
             yield f"block {position} cannot have parent {block.parent}"
         if not -1 <= block.forward < len(program.blocks):
             yield f"block {position} cannot have forward block {block.forward}"
+
+
+def _depth(program: Program) -> Iterator[str]:
+    """A block lies one deeper than its parent and than the blocks whose ops run it."""
+    depths = [1] * len(program.blocks)
+    for block in program.blocks:
+        if block.parent >= 0:
+            depths[block.idx] = max(depths[block.idx], depths[block.parent] + 1)
+        for index in (index for op in block.ops for attr in op.attrs.values() for index in sub_blocks(attr)):
+            if block.idx < index < len(depths):
+                depths[index] = max(depths[index], depths[block.idx] + 1)
+    deepest = max(depths)
+    if deepest > MAX_DEPTH:
+        yield f"block {depths.index(deepest)} lies {deepest} deep; {MAX_DEPTH} is the most"
 
 
 def _declarations(program: Program) -> Iterator[str]:

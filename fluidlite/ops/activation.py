@@ -51,7 +51,8 @@ class Activation:
 
 
 def relu(ctx: KernelContext, X: Array) -> Array:
-    return np.maximum(X, 0)
+    # numpy's maximum is twice as slow against a single number as against a row
+    return np.maximum(X, np.zeros(X.shape[-1:], X.dtype))
 
 
 def relu_grad(ctx: KernelContext, Out: Array, Out_GRAD: Array) -> Array:

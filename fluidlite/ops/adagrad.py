@@ -33,7 +33,7 @@ def adagrad(
 
     def step(p: Array, g: Array, moment: Array) -> None:
         moment += g * g
-        p -= rate * g / (np.sqrt(moment) + epsilon)
+        _descend(p, rate, g, moment, epsilon)
 
     return apply(ctx, step, Param, Grad, {"MomentOut": Moment})
 
@@ -53,9 +53,17 @@ def decayed_adagrad(
     def step(p: Array, g: Array, moment: Array) -> None:
         moment *= decay
         moment += (1.0 - decay) * g * g
-        p -= rate * g / (np.sqrt(moment) + epsilon)
+        _descend(p, rate, g, moment, epsilon)
 
     return apply(ctx, step, Param, Grad, {"MomentOut": Moment})
+
+
+def _descend(p: Array, rate: float, g: Array, moment: Array, epsilon: float) -> None:
+    """p -= rate * g / (sqrt(moment) + epsilon), with two temporaries."""
+    move, size = rate * g, np.sqrt(moment)
+    size += epsilon
+    move /= size
+    p -= move
 
 
 register(

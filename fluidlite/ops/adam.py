@@ -40,10 +40,17 @@ def adam(
 
     def step(p: Array, g: Array, moment1: Array, moment2: Array) -> None:
         moment1 *= beta1
-        moment1 += (1.0 - beta1) * g
+        part = (1.0 - beta1) * g
+        moment1 += part
         moment2 *= beta2
-        moment2 += (1.0 - beta2) * g * g
-        p -= rate * moment1 / (np.sqrt(moment2) + epsilon)
+        np.multiply(1.0 - beta2, g, out=part)
+        part *= g
+        moment2 += part
+        size = np.sqrt(moment2, out=part)
+        size += epsilon
+        move = rate * moment1
+        move /= size
+        p -= move
 
     state = {"Moment1Out": Moment1, "Moment2Out": Moment2}
     outputs = apply(ctx, step, Param, Grad, state, every_row=not lazy_mode)

@@ -38,6 +38,8 @@ _MATMUL_ATTRS: Final = {
 
 
 def _as_matrix(x: Array, rows: int) -> Array:
+    if x.ndim == 2 and rows == 1:
+        return x
     return x.reshape(math.prod(x.shape[:rows]), math.prod(x.shape[rows:]))
 
 
@@ -48,20 +50,25 @@ def mul(ctx: KernelContext, X: Array, Y: Array, *, x_num_col_dims: int, y_num_co
         raise ShapeError(
             f"cannot multiply X {list(X.shape)} as {list(x.shape)} with Y {list(Y.shape)} as {list(y.shape)}"
         )
-    return (x @ y).reshape(X.shape[:x_num_col_dims] + Y.shape[y_num_col_dims:])
+    return _shaped(x @ y, X.shape[:x_num_col_dims] + Y.shape[y_num_col_dims:])
 
 
 def mul_grad(
     ctx: KernelContext, X: Array, Y: Array, Out_GRAD: Array, *, x_num_col_dims: int, y_num_col_dims: int
 ) -> dict[str, Array]:
     x, y = _as_matrix(X, x_num_col_dims), _as_matrix(Y, y_num_col_dims)
-    out_grad = Out_GRAD.reshape(len(x), y.shape[1])
+    out_grad = _shaped(Out_GRAD, (len(x), y.shape[1]))
     result = {}
     if ctx.wants("X@GRAD"):
-        result["X@GRAD"] = (out_grad @ y.T).reshape(X.shape)
+        result["X@GRAD"] = _shaped(out_grad @ y.T, X.shape)
     if ctx.wants("Y@GRAD"):
-        result["Y@GRAD"] = (x.T @ out_grad).reshape(Y.shape)
+        result["Y@GRAD"] = _shaped(x.T @ out_grad, Y.shape)
     return result
+
+
+def _shaped(x: Array, shape: Shape) -> Array:
+    """The array in a shape: itself, not a view, where it has that shape already."""
+    return x if x.shape == shape else x.reshape(shape)
 
 
 def _infer_mul(ctx: InferContext) -> None:

@@ -48,18 +48,17 @@ def apply(
     TableError, all before anything is changed.
     """
     state = dict(state or {})
-    with np.errstate(all="ignore"):
-        if isinstance(param, SparseTable):
-            _step_table(ctx, step, param, grad, state)
-            return {"ParamOut": param, **state}
-        for output, value in state.items():
-            if not isinstance(value, np.ndarray):
-                raise ProgramError(
-                    f"input {_source(ctx, output)} is {type(value).__name__}, but parameter {_name(ctx, 'Param')!r} is no table"
-                )
-        if isinstance(param, SelectedRows):
-            return {"ParamOut": _step_selected_rows(ctx, step, param, grad, state)}
-        return _step_dense(ctx, step, param, grad, state, every_row)
+    if isinstance(param, SparseTable):
+        _step_table(ctx, step, param, grad, state)
+        return {"ParamOut": param, **state}
+    for output, value in state.items():
+        if not isinstance(value, np.ndarray):
+            raise ProgramError(
+                f"input {_source(ctx, output)} is {type(value).__name__}, but parameter {_name(ctx, 'Param')!r} is no table"
+            )
+    if isinstance(param, SelectedRows):
+        return {"ParamOut": _step_selected_rows(ctx, step, param, grad, state)}
+    return _step_dense(ctx, step, param, grad, state, every_row)
 
 
 def number(value: Array, what: str = "LearningRate") -> float:

@@ -81,20 +81,22 @@ class RegisterRequest(_message.Message):
     def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., protocol: _Optional[int] = ..., trainers: _Optional[int] = ..., declared: _Optional[_Iterable[_Union[Declared, _Mapping]]] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("outcome", "version", "next_sequence", "trainers", "sync", "lease")
+    __slots__ = ("outcome", "version", "next_sequence", "trainers", "sync", "lease", "history")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRAINERS_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     version: int
     next_sequence: int
     trainers: int
     sync: bool
     lease: float
-    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., version: _Optional[int] = ..., next_sequence: _Optional[int] = ..., trainers: _Optional[int] = ..., sync: bool = ..., lease: _Optional[float] = ...) -> None: ...
+    history: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., version: _Optional[int] = ..., next_sequence: _Optional[int] = ..., trainers: _Optional[int] = ..., sync: bool = ..., lease: _Optional[float] = ..., history: _Optional[int] = ...) -> None: ...
 
 class RowRequest(_message.Message):
     __slots__ = ("table", "ids", "width", "dtype", "read_only")

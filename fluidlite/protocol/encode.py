@@ -132,6 +132,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
         trainers=welcome.trainers,
         sync=welcome.sync,
         lease=welcome.lease,
+        history=welcome.history,
     )
     return message.SerializeToString()
 
@@ -139,7 +140,9 @@ def encode_welcome(welcome: Welcome) -> bytes:
 def decode_welcome(data: bytes) -> Welcome:
     message = parse(pb.RegisterReply, data)
     check_outcome(message.outcome)
-    return Welcome(message.version, message.next_sequence, message.trainers, message.sync, message.lease)
+    return Welcome(
+        message.version, message.next_sequence, message.trainers, message.sync, message.lease, message.history
+    )
 
 
 def encode_pull(identity: Identity, requests: Sequence[PullRequest]) -> Packet:

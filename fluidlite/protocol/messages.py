@@ -147,7 +147,8 @@ class Welcome:
     """Answer to a registration.
 
     ``version`` of the server (in sync mode also the number of the open round), ``next_sequence`` that it expects of
-    this incarnation, ``lease`` seconds of silence after which it gives the trainer up.
+    this incarnation, ``lease`` seconds of silence after which it gives the trainer up. ``history`` names what the server
+    remembers: it is another one after a restart that lost it.
     """
 
     version: int
@@ -155,6 +156,7 @@ class Welcome:
     trainers: int
     sync: bool
     lease: float
+    history: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import SparseTable, TableColumn
 
-#: limits of what a program may hold: far above any real one, low enough to refuse one made to exhaust the server
+#: how many ops a program may hold: far above any real one, low enough to refuse one made to exhaust the server
 MAX_OPS: Final = 1_000_000
-MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +206,6 @@ def check_program(program: Program) -> None:
     ops = sum(len(block.ops) for block in program.blocks)
     if ops > MAX_OPS or len(program.blocks) > MAX_OPS:
         raise ProgramError(f"the program has {len(program.blocks)} blocks and {ops} ops; a server takes {MAX_OPS}")
-    depths: dict[int, int] = {-1: 0}
-    for block in program.blocks:
-        depths[block.idx] = depths.get(block.parent, 0) + 1
-        if depths[block.idx] > MAX_DEPTH:
-            raise ProgramError(f"block {block.idx} lies {depths[block.idx]} deep; a server takes {MAX_DEPTH}")
     verify(program, registry.find)
 
 

@@ -146,7 +146,7 @@ class _Update:
             if not parts and not spec.sparse:
                 return
             feeds.update(self._feeds(spec, parts or {first: spec.empty()}))
-        self._plan.run(scope, feeds)
+        self._plan.run(scope, feeds, keep=())
 
     def _feeds(self, spec: GradientSpec, parts: Mapping[int, Any]) -> dict[str, Any]:
         if not self._sync:
@@ -166,7 +166,7 @@ class _Lookup:
     def rows(self, scope: Scope, request: RowRequest) -> Array:
         """(n, width) rows of (n,) ids."""
         try:
-            env = self._plans[request.read_only].run(scope, {self._spec.ids: request.ids})
+            env = self._plans[request.read_only].run(scope, {self._spec.ids: request.ids}, keep=[self._spec.out])
         except _USER_ERRORS as error:
             raise RequestRefusedError(str(error)) from error
         rows: Array = env.read(self._spec.out)
@@ -186,6 +186,6 @@ def _as_value(spec: GradientSpec, gradient: Gradient) -> Array | SelectedRows:
     return SelectedRows(gradient.rows, gradient.value, gradient.height or spec.shape[0])
 
 
-def make_service(host: Host, options: ServiceOptions | None = None) -> PServer:
+def make_service(host: Host, options: ServiceOptions | None = None, job: str | None = None) -> PServer:
     """The service that a pserver program describes: its number of trainers, sync or async."""
-    return PServer(host, trainers=host.trainers, sync=host.sync, options=options)
+    return PServer(host, trainers=host.trainers, sync=host.sync, options=options, job=job)

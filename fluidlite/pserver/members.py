@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from fluidlite.errors import LeaseLostError, RequestRefusedError, StaleError
 from fluidlite.protocol.messages import Identity
 from fluidlite.pserver.window import Window
 
 State = Literal["live", "completed", "lost"]
+#: of a trainer that never came: below every real one
+_NO_INCARNATION: Final = -(2**63)
 
 
 @dataclass(slots=True)
@@ -26,17 +29,29 @@ class Member:
 
 class Members:
     """The trainers of one job. Every one of the ``trainers`` is live from the start and until it leaves, so a round
-    waits for those that have not come yet.
+    waits for those that have not come yet: ``arrival`` seconds from when the first one came.
 
-    Not thread-safe: the service's lock guards it. ``clock`` gives seconds.
+    ``job`` None: that of the first one to register. Not thread-safe: the service's lock guards it. ``clock`` gives
+    seconds.
     """
 
-    def __init__(self, trainers: int, lease: float, grace: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        trainers: int,
+        lease: float,
+        grace: float,
+        clock: Callable[[], float],
+        *,
+        arrival: float = math.inf,
+        job: str | None = None,
+    ) -> None:
         self.trainers = trainers
         self._lease = lease
         self._grace = grace
         self._clock = clock
-        self._job: str | None = None
+        self._arrival = arrival
+        self._arrive_by = math.inf
+        self._job = job
         self._members: dict[int, Member] = {}
 
     @property
@@ -49,9 +64,16 @@ class Members:
         """The trainers that never registered."""
         return tuple(t for t in range(self.trainers) if t not in self._members)
 
+    @property
+    def waits_for_absent(self) -> bool:
+        """Whether all that came have left again."""
+        return bool(self._members) and self.live == self.absent != ()
+
     def register(self, identity: Identity) -> Member:
         """A trainer comes, or comes back. A new incarnation takes the place of the old one, with a window of its own."""
         self._check(identity)
+        if not self._members:
+            self._job, self._arrive_by = identity.job, self._clock() + self._arrival
         known = self._members.get(identity.trainer)
         if known is None or known.incarnation < identity.incarnation:
             known = self._members[identity.trainer] = Member(identity.incarnation, 0.0)
@@ -93,7 +115,9 @@ class Members:
             known.lease_ends = min(known.lease_ends, self._clock() + self._grace)
 
     def expire(self, now: float) -> list[int]:
-        """Give up every trainer whose lease had run out at time ``now``; returns them."""
+        """Give up every trainer whose lease had run out at time ``now``, or that should have come; returns them."""
+        if now >= self._arrive_by:
+            self._members |= {t: Member(_NO_INCARNATION, now) for t in self.absent}
         lost = [t for t, member in self._members.items() if member.state == "live" and member.lease_ends <= now]
         for trainer in lost:
             self._members[trainer].state = "lost"
@@ -108,9 +132,7 @@ class Members:
             raise RequestRefusedError(
                 f"trainer {identity.trainer} is none of the {self.trainers} of this job (0 to {self.trainers - 1})"
             )
-        if self._job is None:
-            self._job = identity.job
-        if identity.job != self._job:
+        if self._job not in (None, identity.job):
             raise RequestRefusedError(f"this server works for job {self._job!r}, not {identity.job!r}")
         known = self._members.get(identity.trainer)
         if known is not None and identity.incarnation < known.incarnation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,22 +77,27 @@ class Store(Protocol):
 class ServiceOptions:
     """How long a silent trainer is waited for, all in seconds.
 
-    ``lease``: without a sign of life. ``grace``: after its connection broke. ``on_loss``: the others go on, or all get
-    PeerLostError. ``report_every``: between two messages that say who is missing.
+    ``lease``: without a sign of life. ``grace``: after its connection broke. ``arrival``: from when the first trainer
+    came, if it never came itself. ``on_loss``: the others go on, or all get PeerLostError. ``report_every``: between two
+    messages that say who is missing.
     """
 
     lease: float = 30.0
     grace: float = 2.0
+    arrival: float = 600.0
     on_loss: Literal["continue", "abort"] = "continue"
     report_every: float = 10.0
 
 
 #: for servers and trainers in one process: nobody is silent by accident, and who leaves says so
-IN_PROCESS: Final = ServiceOptions(lease=math.inf, grace=0.0)
+IN_PROCESS: Final = ServiceOptions(lease=math.inf, grace=0.0, arrival=math.inf)
 
 
 class PServer:
-    """Implements `protocol.service.Service` over a store. One lock guards who takes part and what has come."""
+    """Implements `protocol.service.Service` over a store. One lock guards who takes part and what has come.
+
+    ``job``: whose trainers may come; None: those of the job of the first one.
+    """
 
     def __init__(
         self,
@@ -99,15 +105,18 @@ class PServer:
         *,
         trainers: int,
         sync: bool,
+        job: str | None = None,
         options: ServiceOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._sync = sync
-        self._options = options if options is not None else ServiceOptions()
+        self._options = given = options if options is not None else ServiceOptions()
         self._clock = clock
+        #: names what this server remembers: one that starts without a memory has another
+        self._history = secrets.randbits(62)
         self._policy: Policy = Sync() if sync else Async()
-        self._members = Members(trainers, self._options.lease, self._options.grace, clock)
+        self._members = Members(trainers, given.lease, given.grace, clock, arrival=given.arrival, job=job)
         self._buffer = Buffer()
         self._gate = Rendezvous()
         self._changed = threading.Condition()
@@ -136,7 +145,12 @@ class PServer:
                 log.info("trainer %d is back", registration.identity.trainer)
             self._changed.notify_all()
             return Welcome(
-                self._store.version, member.window.next, self._members.trainers, self._sync, self._options.lease
+                self._store.version,
+                member.window.next,
+                self._members.trainers,
+                self._sync,
+                self._options.lease,
+                self._history,
             )
 
     def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> PullReply:
@@ -267,6 +281,8 @@ class PServer:
                 self._finish(f"trainer(s) {', '.join(map(str, lost))} died, and the job aborts when one does")
             elif lost:
                 self._after_leaving()
+            if self._members.waits_for_absent:
+                self._report("the end", lambda live: live, -math.inf)
 
     @property
     def _aborts(self) -> bool:

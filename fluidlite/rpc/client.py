@@ -1,16 +1,17 @@
-"""The trainer's end of the gRPC transport: one channel per server, a call per verb."""
+"""The trainer's end of the gRPC transport: one channel per server, on it a long-lived stream each for pulls
+and pushes, and a call each for what is rare."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
 
-from fluidlite.errors import PeerLostError, RemoteError, UnreachableError
+from fluidlite.errors import UnreachableError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
 from fluidlite.protocol.messages import (
@@ -25,20 +26,17 @@ from fluidlite.protocol.messages import (
     Value,
     Welcome,
 )
-from fluidlite.protocol.packet import Packet
 from fluidlite.protocol.service import Pending
+from fluidlite.rpc.failures import attempt
+from fluidlite.rpc.lane import Lane
 from fluidlite.rpc.options import client_options, method
 from fluidlite.rpc.port import TrainerPort
 from fluidlite.rpc.retry import Patience
-from fluidlite.rpc.wire import Transfer, messages_of, transfers_of
+from fluidlite.rpc.traffic import Meter, Traffic
+from fluidlite.rpc.wire import messages_of
 
 #: signs of life per lease: two may get lost
 _BEATS_PER_LEASE: Final = 3
-#: the answer to a call that these codes end will not change
-_FINAL: Final = {
-    grpc.StatusCode.UNIMPLEMENTED: "it is no fluidlite pserver of this version",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "a message is larger than it accepts",
-}
 
 
 class GrpcChannel:
@@ -49,32 +47,39 @@ class GrpcChannel:
         self._channel: Any = grpc.insecure_channel(endpoint, options=client_options(patience.keepalive))
         self._stop = threading.Event()
         self._life: Any = None
+        self._meters: defaultdict[str, Meter] = defaultdict(Meter)
+        # Apart, so that a commit that waits for other trainers holds up no pull.
+        self._pulls, self._pushes = self._lane("Pull"), self._lane("Push")
         # Also at exit: gRPC can deadlock when it tears down an open stream to a dead server by itself.
-        self._finalizer = weakref.finalize(self, _shut, self._stop, self._channel)
+        self._finalizer = weakref.finalize(self, _shut, self._stop, (self._pulls, self._pushes), self._channel)
+
+    @property
+    def traffic(self) -> Mapping[str, Traffic]:
+        amounts = {verb.lower(): meter.read() for verb, meter in self._meters.copy().items()}
+        return {verb: amount for verb, amount in amounts.items() if any(amount)}
 
     def register(self, registration: Registration, timeout: float) -> Welcome:
         call = self._channel.unary_unary(method("Register"))
-        request = encode.encode_registration(registration)
-        return encode.decode_welcome(
-            _attempt(lambda: call(request, timeout=timeout, wait_for_ready=True), late=UnreachableError)
-        )
+        meter = self._meters["Register"]
+        request = meter.sent(encode.encode_registration(registration))
+        reply = attempt(lambda: call(request, timeout=timeout, wait_for_ready=True), late=UnreachableError)
+        return encode.decode_welcome(meter.received(reply))
 
     def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> Pending[PullReply]:
         whole = any(isinstance(request, TableRequest) for request in requests)
         timeout = self._patience.table if whole else self._patience.pull
-        answer = self._transfer("Pull", encode.encode_pull(identity, requests), timeout)
-        return lambda: encode.decode_pull_reply(*answer())
+        return self._pulls.ask(encode.encode_pull(identity, requests), timeout, encode.decode_pull_reply)
 
     def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        answer = self._transfer("Push", encode.encode_push(header, gradients, wanted), None)
-        return lambda: encode.decode_commit_reply(*answer())
+        return self._pushes.ask(encode.encode_push(header, gradients, wanted), None, encode.decode_commit_reply)
 
     def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]:
-        messages = messages_of(encode.encode_assign(identity, name, value))
-        call = _attempt(
+        meter = self._meters["Assign"]
+        messages = map(meter.sent, messages_of(encode.encode_assign(identity, name, value)))
+        call = attempt(
             lambda: self._channel.stream_unary(method("Assign")).future(messages, timeout=self._patience.table)
         )
-        return lambda: encode.check_outcome(encode.parse(pb.AssignReply, _attempt(call.result)).outcome)
+        return lambda: encode.check_outcome(encode.parse(pb.AssignReply, meter.received(attempt(call.result))).outcome)
 
     def barrier(self, identity: Identity, number: int) -> Pending[None]:
         request = pb.BarrierRequest(identity=encode.encode_identity(identity), number=number)
@@ -98,11 +103,12 @@ class GrpcChannel:
     def _open_life(self, identity: Identity, lease: float) -> None:
         over = threading.Event()
         stop = self._stop
+        meter = self._meters["Heartbeat"]
         beat = pb.HeartbeatRequest(identity=encode.encode_identity(identity)).SerializeToString()
 
         def beats() -> Iterator[bytes]:
             while not (stop.is_set() or over.is_set()):
-                yield beat
+                yield meter.sent(beat)
                 stop.wait(lease / _BEATS_PER_LEASE)
 
         def reopen(call: Any) -> None:
@@ -114,49 +120,19 @@ class GrpcChannel:
         self._life.add_done_callback(reopen)
 
     def _unary(self, verb: str, request: bytes, timeout: float | None) -> Pending[bytes]:
-        call = _attempt(lambda: self._channel.unary_unary(method(verb)).future(request, timeout=timeout))
-        return lambda: _attempt(call.result)
+        meter = self._meters[verb]
+        call = attempt(lambda: self._channel.unary_unary(method(verb)).future(meter.sent(request), timeout=timeout))
+        return lambda: meter.received(attempt(call.result))
 
-    def _transfer(self, verb: str, packet: Packet, timeout: float | None) -> Pending[Transfer]:
-        """Send a packet; its answer is one transfer."""
-        messages = messages_of(packet)
-        first, second = next(messages), next(messages, None)
-        if second is None:  # saves the thread that a stream of requests costs
-            call = _attempt(lambda: self._channel.unary_stream(method(verb))(first, timeout=timeout))
-        else:
-            stream = chain((first, second), messages)
-            call = _attempt(lambda: self._channel.stream_stream(method(verb))(stream, timeout=timeout))
-        return lambda: _only(_attempt(lambda: list(transfers_of(call))))
+    def _lane(self, verb: str) -> Lane:
+        return Lane(self._channel.stream_stream(method(verb)), self._meters[verb])
 
 
-def _only(transfers: list[Transfer]) -> Transfer:
-    if len(transfers) != 1:
-        raise RemoteError(f"the server answered {len(transfers)} times instead of once")
-    return transfers[0]
-
-
-def _shut(stop: threading.Event, channel: grpc.Channel) -> None:
+def _shut(stop: threading.Event, lanes: Iterable[Lane], channel: grpc.Channel) -> None:
     stop.set()
+    for lane in lanes:
+        lane.close()
     channel.close()
-
-
-def _attempt(call: Callable[[], Any], late: type[PeerLostError] = PeerLostError) -> Any:
-    """The result of a call; what gRPC reports as a typed error, a missed deadline as ``late``."""
-    try:
-        return call()
-    except grpc.RpcError as error:
-        raise _typed(error, late) from None
-    except ValueError as error:  # what gRPC raises for a closed channel
-        raise PeerLostError(str(error)) from None
-
-
-def _typed(error: Any, late: type[PeerLostError]) -> RemoteError:
-    code, details = error.code(), error.details()
-    if code in _FINAL:
-        return RemoteError(f"{_FINAL[code]} ({details})")
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return late(f"no answer in time ({details})")
-    return UnreachableError(f"{code.name.lower()}: {details}")
 
 
 def grpc_port(*, trainer: int, trainers: int = 0, job: str = "job", patience: Patience | None = None) -> TrainerPort:

@@ -21,6 +21,7 @@ from fluidlite.protocol.messages import (
 from fluidlite.protocol.service import Pending, Service
 from fluidlite.rpc.port import TrainerPort
 from fluidlite.rpc.retry import Patience
+from fluidlite.rpc.traffic import Traffic
 
 T = TypeVar("T")
 
@@ -32,6 +33,11 @@ class InprocChannel:
         self._service = service
         self._identity: Identity | None = None
         self._closed = False
+
+    @property
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Nothing: values go by reference."""
+        return {}
 
     def register(self, registration: Registration, timeout: float) -> Welcome:
         return self._call(lambda: self._service.register(registration))

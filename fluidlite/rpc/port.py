@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import LeaseLostError, PeerLostError, RemoteError, UnreachableError
@@ -25,16 +27,23 @@ from fluidlite.protocol.messages import (
     Welcome,
 )
 from fluidlite.protocol.service import Pending
-from fluidlite.rpc.retry import Patience
+from fluidlite.rpc.retry import Patience, Retries
+from fluidlite.rpc.traffic import Traffic
 from fluidlite.values.selected_rows import SelectedRows
 
 log = logging.getLogger("fluidlite")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Channel(Protocol):
     """The way to one server. Each call is one attempt: UnreachableError says that no answer came, the request may or
     may not have arrived. What the server raises arrives as it is (see `protocol.service.Service`)."""
+
+    @property
+    def traffic(self) -> Mapping[str, Traffic]:
+        """Bytes so far, by verb."""
+        ...
 
     def register(self, registration: Registration, timeout: float) -> Welcome:
         """Waits up to ``timeout`` for the server to come up."""
@@ -68,24 +77,39 @@ class _Peer:
     endpoint: str
     channel: Channel
     registered: bool = False
-    #: it did not come up while this trainer waited, or was not what it should be
+    #: it did not come up or answer while this trainer waited, or was not what it should be
     given_up: bool = False
+    #: of the server that answered first, and what this trainer has seen of it
+    history: int | None = None
     version: int = 0
     barriers: int = 0
     declared: dict[tuple[int, str], Declared] = field(default_factory=dict)
-    staged: dict[str, Gradient] = field(default_factory=dict)
+    #: by thread, then by name
+    staged: dict[int, dict[str, Gradient]] = field(default_factory=dict)
     #: dense values that the last commit brought and no pull has fetched yet
     fresh: dict[str, Array] = field(default_factory=dict)
     #: dense variables asked for since the last commit, in order: the next commit brings them
     asked: dict[str, None] = field(default_factory=dict)
 
 
+def _alone(method: Callable[Concatenate[TrainerPort, P], T]) -> Callable[Concatenate[TrainerPort, P], T]:
+    """A method that one thread at a time is in."""
+
+    @functools.wraps(method)
+    def call(self: TrainerPort, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return call
+
+
 class TrainerPort:
     """Implements `ops.context.ServerPort` over channels, one per server, opened at first contact.
 
-    ``connect(endpoint)`` makes a channel. ``trainers`` is checked by the servers (0: not known yet, unchecked). Requests to several servers are under way together. A call that gets no
-    answer is repeated within ``patience``; the server recognises repetitions by (trainer, incarnation, sequence).
-    Not for use by several threads at once, except for `close`.
+    ``connect(endpoint)`` makes a channel. ``trainers`` is checked by the servers (0: not known yet, unchecked). Requests
+    to several servers are under way together. A call that gets no answer is repeated within ``patience``; the server
+    recognises repetitions by (trainer, incarnation, sequence). Of several threads one is served at a time, and each has
+    an open step of its own; `close` is not held up by the others.
     """
 
     def __init__(
@@ -102,10 +126,23 @@ class TrainerPort:
         self._connect = connect
         self._trainers = trainers
         self._patience = patience if patience is not None else Patience()
+        self._lock = threading.RLock()
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
         self._completed = False
+        self._closed = False
 
+    @property
+    def endpoints(self) -> frozenset[str]:
+        """The servers that this port knows."""
+        return frozenset(self._peers)
+
+    @property
+    def traffic(self) -> dict[str, dict[str, Traffic]]:
+        """Bytes sent and received so far, by endpoint and verb; also after `close`."""
+        return {endpoint: dict(peer.channel.traffic) for endpoint, peer in self._peers.items()}
+
+    @_alone
     def declare(self, declared: Mapping[str, Iterable[Declared]], trainers: int = 0) -> None:
         """Say what will be asked of, and sent to, each endpoint: the server checks it at the next contact.
 
@@ -118,6 +155,7 @@ class TrainerPort:
                 if peer.declared.setdefault((item.use, item.name), item) is item:
                     peer.registered = False
 
+    @_alone
     def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
         """One answer per request: an array, or SelectedRows for a whole table. One message per server, all together."""
         answers: dict[int, Value] = {}
@@ -138,10 +176,13 @@ class TrainerPort:
             answers.update(zip(by_peer[endpoint], reply.values, strict=True))
         return [answers[index] for index in range(len(requests))]
 
+    @_alone
     def stage(self, gradient: Gradient) -> None:
         """Add a gradient to the open step; takes the place of one of that name, left by a run that failed half-way."""
-        self._known(gradient.endpoint).staged[gradient.name] = gradient
+        staged = self._known(gradient.endpoint).staged
+        staged.setdefault(threading.get_ident(), {})[gradient.name] = gradient
 
+    @_alone
     def commit(self, endpoints: Sequence[str]) -> Reply:
         """Send the open step to every server, also one that gets no gradient, and wait until it is applied.
 
@@ -161,6 +202,7 @@ class TrainerPort:
             peer.version, peer.fresh = reply.version, dict(reply.dense)
         return Reply({endpoint: reply.version for endpoint, reply in replies.items()})
 
+    @_alone
     def barrier(self, endpoints: Sequence[str]) -> None:
         """Wait until every live trainer has called it."""
         peers = [self._contact(endpoint) for endpoint in dict.fromkeys(endpoints)]
@@ -169,12 +211,14 @@ class TrainerPort:
         for peer in peers:
             peer.barriers += 1
 
+    @_alone
     def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
         """Overwrite a variable of a server: a dense array, all rows of a table, or rows of an accumulator of one."""
         peer = self._contact(endpoint)
         peer.fresh.pop(name, None)
         self._ask("assign", [endpoint], lambda peer: peer.channel.assign(self.identity, name, value))
 
+    @_alone
     def complete(self) -> None:
         """Tell every server that this trainer is done, then close. Idempotent.
 
@@ -184,30 +228,44 @@ class TrainerPort:
         if self._completed:
             return
         self._completed = True
+        reached, retries = [], Retries(self._patience)
         for endpoint, peer in self._peers.items():
-            if peer.given_up:
-                continue
-            try:
-                self._contact(endpoint, self._patience.retry)
-                self._ask("complete", [endpoint], lambda peer: peer.channel.complete(self.identity))
-            except RemoteError as error:
-                log.warning("%s", error)
+            if not peer.given_up:
+                try:
+                    reached.append(self._contact(endpoint, retries))
+                except RemoteError as error:
+                    log.warning("%s", error)
+        _, failures = self._collect("complete", reached, lambda peer: peer.channel.complete(self.identity))
+        for failure in failures:
+            log.warning("%s", failure)
         self.close()
 
     def close(self) -> None:
-        """Drop all connections. Without `complete` the servers take this trainer for dead."""
+        """Drop all connections. Without `complete` the servers take this trainer for dead. Idempotent."""
         for peer in self._peers.values():
             peer.channel.close()
+        if not self._closed:
+            self._closed = True
+            self._log_traffic()
+
+    def _log_traffic(self) -> None:
+        for endpoint, verbs in self.traffic.items():
+            if verbs:
+                each = "; ".join(f"{verb} {amount}" for verb, amount in verbs.items())
+                log.info("pserver %s in %d steps: %s", endpoint, self._sequence, each)
+                steps = max(self._sequence, 1)
+                total = [sum(amounts) // steps for amounts in zip(*verbs.values(), strict=True)]
+                log.info("pserver %s per step: %s", endpoint, Traffic(*total))
 
     def _known(self, endpoint: str) -> _Peer:
         if endpoint not in self._peers:
             self._peers[endpoint] = _Peer(endpoint, self._connect(endpoint))
         return self._peers[endpoint]
 
-    def _contact(self, endpoint: str, within: float | None = None) -> _Peer:
+    def _contact(self, endpoint: str, retries: Retries | None = None) -> _Peer:
         peer = self._known(endpoint)
         if not peer.registered:
-            self._register(peer, self._patience.connect if within is None else within)
+            self._register(peer, self._patience.connect if retries is None else retries.left)
         return peer
 
     def _register(self, peer: _Peer, within: float) -> None:
@@ -218,12 +276,12 @@ class TrainerPort:
             welcome = self._welcome(peer, registration, within)
         except RemoteError as error:
             raise _located(error, "register", peer.endpoint) from None
-        if welcome.version < peer.version:
+        if welcome.version < peer.version or peer.history not in (None, welcome.history):
             raise PeerLostError(
                 f"pserver {peer.endpoint} was restarted and lost its state: it is at version {welcome.version}, "
                 f"this trainer has seen version {peer.version}"
             )
-        peer.registered, peer.given_up = True, False
+        peer.history, peer.registered, peer.given_up = welcome.history, True, False
         peer.channel.show_life(self.identity, welcome.lease)
 
     def _welcome(self, peer: _Peer, registration: Registration, within: float) -> Welcome:
@@ -251,10 +309,11 @@ class TrainerPort:
         return peer.fresh.pop(request.name, None)
 
     def _staged(self) -> list[str]:
-        return [endpoint for endpoint, peer in self._peers.items() if peer.staged]
+        mine = threading.get_ident()
+        return [endpoint for endpoint, peer in self._peers.items() if mine in peer.staged]
 
     def _close_step(self, peer: _Peer, sequence: int) -> tuple[StepHeader, list[Gradient], list[str]]:
-        gradients, peer.staged = list(peer.staged.values()), {}
+        gradients = list(peer.staged.pop(threading.get_ident(), {}).values())
         wanted, peer.asked = list(peer.asked), {}
         peer.fresh = {}
         header = StepHeader(self.identity, sequence, sequence, peer.version, len(gradients))
@@ -262,33 +321,45 @@ class TrainerPort:
 
     def _ask(self, verb: str, endpoints: Iterable[str], start: Callable[[_Peer], Pending[T]]) -> dict[str, T]:
         """Start a call on every server, then collect. All end before the first error is raised."""
-        peers = [self._peers[endpoint] for endpoint in endpoints]
-        pending = {peer.endpoint: _begin(start, peer) for peer in peers}
-        answers: dict[str, T] = {}
-        failure: RemoteError | None = None
-        for peer in peers:
-            try:
-                answers[peer.endpoint] = self._finish(peer, pending[peer.endpoint], start)
-            except RemoteError as error:
-                failure = failure or _located(error, verb, peer.endpoint)
-        if failure is not None:
-            raise failure
+        answers, failures = self._collect(verb, [self._peers[endpoint] for endpoint in endpoints], start)
+        if failures:
+            raise failures[0]
         return answers
 
-    def _finish(self, peer: _Peer, pending: Pending[T], start: Callable[[_Peer], Pending[T]]) -> T:
+    def _collect(
+        self, verb: str, peers: Sequence[_Peer], start: Callable[[_Peer], Pending[T]]
+    ) -> tuple[dict[str, T], list[RemoteError]]:
+        """Start a call on every server; the answers by endpoint, and what went wrong."""
+        pending = [(peer, _begin(start, peer)) for peer in peers]
+        answers: dict[str, T] = {}
+        failures = []
+        retries = Retries(self._patience)
+        for peer, answer in pending:
+            try:
+                answers[peer.endpoint] = self._finish(peer, answer, start, retries)
+            except RemoteError as error:
+                failures.append(_located(error, verb, peer.endpoint))
+        return answers, failures
+
+    def _finish(self, peer: _Peer, pending: Pending[T], start: Callable[[_Peer], Pending[T]], retries: Retries) -> T:
         """The answer; repeats the call while the server cannot be reached, registering again where it asks for that."""
         try:
-            return pending()
+            answer = pending()
+            peer.given_up = False
+            return answer
         except (UnreachableError, LeaseLostError) as error:
             last: RemoteError = error
         began = self._patience.clock()
-        for _ in self._patience.pauses():
+        for _ in retries.pauses():
             try:
                 if isinstance(last, LeaseLostError):
-                    self._register(peer, self._patience.retry)
-                return start(peer)()
+                    self._register(peer, retries.left)
+                answer = start(peer)()
+                peer.given_up = False
+                return answer
             except (UnreachableError, LeaseLostError) as error:
                 last = error
+        peer.given_up = True
         raise PeerLostError(f"no answer, tried again for {self._patience.clock() - began:.1f} s: {last}")
 
 

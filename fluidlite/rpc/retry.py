@@ -31,11 +31,27 @@ class Patience:
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
+
+class Retries:
+    """The repetitions of calls that went out together: one total deadline for all, counted from the first failure, so
+    that many dead servers cost no more time than one."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._ends: float | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline, at least 0; the first to ask starts the clock."""
+        now = self._patience.clock()
+        if self._ends is None:
+            self._ends = now + self._patience.retry
+        return max(0.0, self._ends - now)
+
     def pauses(self) -> Iterator[None]:
-        """One item per attempt to repeat, after its pause; ends when the total deadline, counted from now, is over."""
-        ends = self.clock() + self.retry
-        pause = self.backoff
-        while (left := ends - self.clock()) > 0:
-            self.sleep(min(pause, left))
-            pause = min(2 * pause, self.backoff_max)
+        """One item per attempt to repeat a call, after its pause; ends at the deadline."""
+        pause = self._patience.backoff
+        while (left := self.left) > 0:
+            self._patience.sleep(min(pause, left))
+            pause = min(2 * pause, self._patience.backoff_max)
             yield

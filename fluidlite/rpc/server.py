@@ -152,8 +152,10 @@ class GrpcServer:
     """A service listening at an endpoint. Port 0 takes a free one; ``endpoint`` says which."""
 
     def __init__(self, service: Service, endpoint: str, *, trainers: int, bind_within: float = 3.0) -> None:
-        # Per trainer a stream of heartbeats and a commit or barrier that waits hold a thread each; pulls need some too.
-        workers = ThreadPoolExecutor(max_workers=4 * trainers + 16, thread_name_prefix="pserver")
+        # Per trainer the streams of heartbeats, pulls and pushes and a barrier or assignment hold a thread each, and
+        # for a while also those of a connection that broke. The pool makes only those threads that it needs; many more
+        # than trainers need, so that they go on beside streams that somebody left half open.
+        workers = ThreadPoolExecutor(max_workers=8 * trainers + 1024, thread_name_prefix="pserver")
         self._service = service
         self._server = grpc.server(workers, options=server_options())
         self._workers = workers

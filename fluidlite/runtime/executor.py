@@ -13,10 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from fluidlite.core.ir import Program, Variable
-from fluidlite.dtypes import Array, numpy_dtype
-from fluidlite.errors import FeedError, FetchError, FluidliteError
+from fluidlite.dtypes import Array, exact_array, numpy_dtype
+from fluidlite.errors import DtypeError, FeedError, FetchError, FluidliteError
 from fluidlite.ops.context import Ports
-from fluidlite.runtime.plan import Env, Plan
+from fluidlite.runtime.env import Env
+from fluidlite.runtime.memory import keep_freed_memory
+from fluidlite.runtime.plan import Plan
 from fluidlite.runtime.scope import Scope, global_scope
 from fluidlite.values.lod import LoDTensor, check_lod
 from fluidlite.values.selected_rows import SelectedRows
@@ -36,6 +38,7 @@ class ExecutorCore:
         #: numbers the runs of each program, across edits
         self._runs: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
         self._closed = False
+        keep_freed_memory()
 
     def run(
         self,
@@ -47,7 +50,7 @@ class ExecutorCore:
     ) -> list[Any]:
         """Run block 0 once and return the fetched values in order."""
         feeds = self.check(program, feed or {}, fetch)
-        env = self.plan(program).run(scope if scope is not None else global_scope(), feeds)
+        env = self.plan(program).run(scope if scope is not None else global_scope(), feeds, fetch)
         return [fetched(env, name, return_numpy) for name in fetch]
 
     def check(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[str]) -> dict[str, Any]:
@@ -99,8 +102,10 @@ def check_feed(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(var: Variable, value: Any) -> Any:
     lod = value.lod if isinstance(value, LoDTensor) else ()
+    if not isinstance(lod, tuple):
+        raise FeedError(f"the LoD of fed {var.name!r} must be a tuple of levels, not {lod!r}")
     wanted = numpy_dtype(var.dtype)
-    array = value.array if isinstance(value, LoDTensor) else _as_array(var, value, wanted)
+    array = _as_array(var, value.array if isinstance(value, LoDTensor) else value)
     if array.dtype != wanted:
         array = _converted(var, array, wanted)
     if var.shape is not None:
@@ -115,16 +120,16 @@ def _checked(var: Variable, value: Any) -> Any:
     return array
 
 
-def _as_array(var: Variable, value: Any, wanted: np.dtype[Any]) -> Array:
-    """Arrays keep their dtype (checked later); Python numbers and lists of numbers take the declared one."""
+def _as_array(var: Variable, value: Any) -> Array:
+    """Arrays keep their dtype (checked later), not their byte order; Python numbers and lists of numbers take the
+    declared dtype."""
     if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
+        array = np.asarray(value)
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     try:
-        return np.asarray(value, dtype=wanted)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise FeedError(
-            f"the feed of {var.name!r} is no array of {wanted.name}: {error}; use fluid.create_lod_tensor for sequences"
-        ) from error
+        return exact_array(value, var.dtype)
+    except DtypeError as error:
+        raise FeedError(f"the feed of {var.name!r} is {error}; use fluid.create_lod_tensor for sequences") from error
 
 
 def _converted(var: Variable, array: Array, wanted: np.dtype[Any]) -> Array:

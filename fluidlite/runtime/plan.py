@@ -1,108 +1,151 @@
-"""Compiles a block into a plan: a list of bound steps, one per op (or per group of ops that ask servers together)."""
+"""Compiles a program into a plan: per block a list of bound steps, one per op (or group of ops that ask servers together).
+
+Every op has a plain step (`bind`); most have a fast one too (`fast`), which does the same for values that are bare
+arrays. After a step the temporaries that no later step touches are dropped.
+"""
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluidlite.core.ir import EMPTY, Block, Operator, Parameter, Program
-from fluidlite.errors import FluidliteError, OpRunError, ProgramError, UninitializedError
+from fluidlite.core import dataflow
+from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext, Ports, RunState
-from fluidlite.ops.registry import Kernel, OpDef, kwarg, parameters_of
-from fluidlite.runtime import schedule
+from fluidlite.runtime import fast, profile, schedule
+from fluidlite.runtime.bind import bind, bind_pulls
+from fluidlite.runtime.env import Env, Step
 from fluidlite.runtime.scope import Scope
-from fluidlite.values.lod import Lod, LoDTensor
-from fluidlite.values.selected_rows import SelectedRows
 
 
-class Env:
-    """Values during one run: temporaries here, persistable variables in the scope."""
+class Compiled(NamedTuple):
+    """One block: a step per group of ops in the order of running, in both forms."""
 
-    __slots__ = ("local", "persistable", "scope")
-
-    def __init__(self, scope: Scope, persistable: frozenset[str]) -> None:
-        self.local: dict[str, Any] = {}
-        self.scope = scope
-        self.persistable = persistable
-
-    def read(self, name: str) -> Any:
-        """The value of a variable, None when nothing wrote it."""
-        found = self.local.get(name)
-        return self.scope.get(name) if found is None else found
-
-    def write(self, name: str, value: Any) -> None:
-        if name in self.persistable:
-            self.local.pop(name, None)  # a fed value counts until the program writes the variable
-            self.scope.set(name, value)
-        else:
-            self.local[name] = value
-
-
-Step = Callable[[Env], None]
+    plain: list[Step]
+    fast: list[Step]
+    #: per step the temporaries that no later step touches
+    dead: list[tuple[str, ...]]
+    #: per step its ops' types, for the profiler
+    labels: list[str]
 
 
 class Plan:
     """A compiled program. Valid for one state of the program (``Program.edits``).
 
-    ``runs`` numbers the runs: what is drawn at random differs from run to run.
+    ``runs`` numbers the runs: what is drawn at random differs from run to run. ``plain`` runs every op by its plain
+    step, as a reference.
     """
 
     def __init__(
-        self, program: Program, ports: Ports | None, *, block: int = 0, runs: Iterator[int] | None = None
+        self,
+        program: Program,
+        ports: Ports | None,
+        *,
+        block: int = 0,
+        runs: Iterator[int] | None = None,
+        plain: bool = False,
     ) -> None:
         self.program = program
         self.run_state = RunState()
         self.persistable = frozenset(name for b in program.blocks for name, var in b.vars.items() if var.persistable)
         self._overwritten = overwritten(program)
         self._ports = ports
-        self._blocks: dict[int, list[Step]] = {}
+        self._plain = plain
+        self._blocks: dict[int, Compiled] = {}
         self._runs = runs if runs is not None else itertools.count()
         self._block = block
         if ports is not None:
             ports.prepare(program)
         for b in program.blocks if block == 0 else [program.blocks[block]]:
-            self._steps(b.idx)
+            self._compiled(b.idx)
 
-    def run(self, scope: Scope, feeds: dict[str, Any]) -> Env:
+    def run(self, scope: Scope, feeds: dict[str, Any], keep: Collection[str] | None = None) -> Env:
         """Execute block 0 (or the block compiled for) and return the values.
 
-        Overflow and division by zero follow IEEE 754 silently (inf, NaN), as in Fluid.
+        ``keep``: the temporaries to find in what is returned; others are dropped after their last use, so that their
+        memory is free for the rest of the run. None: all. Overflow and division by zero follow IEEE 754 silently (inf,
+        NaN), as in Fluid.
         """
-        env = Env(scope, self.persistable)
-        env.local.update(feeds)
+        theirs = self._overwritten.intersection(feeds)
+        feeds = {**feeds, **{name: copy.deepcopy(feeds[name]) for name in theirs}}
+        env = Env(scope, self.persistable, feeds, None if keep is None else frozenset(keep))
+        env.plain = env.plain or self._plain
         state = self.run_state
         state.run, state.scope, state.env = next(self._runs), scope, env
         state.salt = self._ports.salt if self._ports is not None else 0
         try:
             with np.errstate(all="ignore"):
-                for step in self._steps(self._block):
-                    step(env)
+                self._execute(self._block, env)
         finally:
             state.scope = state.env = None
         return env
 
-    def _run_block(self, idx: int) -> None:
-        for step in self._steps(idx):
-            step(self.run_state.env)
+    def _execute(self, idx: int, env: Env) -> None:
+        compiled = self._compiled(idx)
+        steps: Iterable[Step] = compiled.plain if env.plain else compiled.fast
+        recorder = profile.active()
+        if recorder is not None:
+            steps = map(recorder.timed, steps, compiled.labels)
+        if env.keep is None or idx != self._block:
+            for step in steps:
+                step(env)
+            return
+        keep, local = env.keep, env.local
+        for step, dead in zip(steps, compiled.dead, strict=True):
+            step(env)
+            for name in dead:
+                if name not in keep:
+                    local.pop(name, None)
 
-    def _steps(self, idx: int) -> list[Step]:
+    def _run_block(self, idx: int) -> None:
+        self._execute(idx, self.run_state.env)
+
+    def _compiled(self, idx: int) -> Compiled:
         if idx not in self._blocks:
             block = self.program.blocks[idx]
-            self._blocks[idx] = [self._bind(block, group) for group in schedule.groups(block.ops, self.program.blocks)]
+            groups = schedule.groups(block.ops, self.program.blocks)
+            bound = [self._bind(block, group) for group in groups]
+            labels = [group[0].type for group in groups]
+            self._blocks[idx] = Compiled([p for p, _ in bound], [f for _, f in bound], self._dead(groups), labels)
         return self._blocks[idx]
 
-    def _bind(self, block: Block, group: list[Operator]) -> Step:
+    def _bind(self, block: Block, group: list[Operator]) -> tuple[Step, Step]:
+        """The plain and the fast step of a group; the same one where there is no faster."""
         contexts = [
             KernelContext(
                 self.program, block, op, ports=self._ports, run_state=self.run_state, run_block=self._run_block
             )
             for op in group
         ]
-        return bind_pulls(contexts) if len(contexts) > 1 else bind(contexts[0], self._overwritten)
+        if len(contexts) > 1:
+            step = bind_pulls(contexts)
+            return step, step
+        (ctx,) = contexts
+        changing = self._changing(ctx.op)
+        plain = bind(ctx, changing)
+        return plain, fast.bind(ctx, plain, self.persistable, changing)
+
+    def _changing(self, op: Operator) -> frozenset[str]:
+        """The inputs that outputs may not be views of: those that an op changes in place, and, for what outlives the run,
+        all: another program may change them, and the user what was fed."""
+        inputs = frozenset(op.input_arguments()).difference(op.output_arguments())
+        lasting = not self.persistable.isdisjoint(op.output_arguments()) and not registry.get(op.type).inplace
+        return inputs if lasting else inputs & self._overwritten
+
+    def _dead(self, groups: Sequence[Sequence[Operator]]) -> list[tuple[str, ...]]:
+        """Per group the temporaries that it is the last to touch; what sub-blocks do counts for the op that runs them."""
+        positions = [at for at, group in enumerate(groups) for _ in group]
+        ops = [op for group in groups for op in group]
+        dead: list[list[str]] = [[] for _ in groups]
+        for name, last in dataflow.last_use(ops, registry.find, self.program.blocks).items():
+            if name not in self.persistable:
+                dead[positions[last]].append(name)
+        return [tuple(found) for found in dead]
 
 
 def overwritten(program: Program) -> frozenset[str]:
@@ -112,188 +155,3 @@ def overwritten(program: Program) -> frozenset[str]:
         pairs = registry.get(op.type).inplace.items()
         found.update(name for out, given in pairs if (name := op.input(given)) is not None and op.output(out) == name)
     return frozenset(found)
-
-
-def bind(ctx: KernelContext, overwritten: frozenset[str]) -> Step:
-    """A closure that reads an op's arguments, calls its kernel and writes the outputs.
-
-    An output that is a view of an input is copied when a later op changes that input's array: each variable keeps the
-    value that its op gave it.
-    """
-    op_def = registry.get(ctx.op.type)
-    kernel = op_def.kernel
-    if kernel is None:
-        raise ProgramError(f"op {ctx.op.type!r} cannot be run ({ctx.op.origin})")
-    read = _reader(ctx, op_def, kernel)
-    store = _writer(ctx.op, op_def, overwritten.intersection(ctx.op.input_arguments()))
-
-    def step(env: Env) -> None:
-        try:
-            arguments = read(env)
-            lod = _lod_of(env, ctx.op, op_def.share_lod) if op_def.share_lod is not None else ()
-            store(env, kernel(ctx, **arguments), lod)
-        except Exception as error:
-            failure = located(error, ctx)
-            raise failure from failure.__cause__
-
-    return step
-
-
-def bind_pulls(contexts: Sequence[KernelContext]) -> Step:
-    """A closure for ops that ask servers for values: all their requests go out together."""
-    bound = []
-    for ctx in contexts:
-        op_def = registry.get(ctx.op.type)
-        assert op_def.pull is not None
-        asking = _reader(ctx, op_def, op_def.pull.requests)
-        finishing = _reader(ctx, op_def, op_def.pull.finish, skip=2)
-        bound.append((ctx, op_def.pull, asking, finishing, _writer(ctx.op, op_def)))
-
-    def step(env: Env) -> None:
-        current = contexts[0]
-        try:
-            asked = []
-            for current, rule, asking, _, _ in bound:
-                asked.append(rule.requests(current, **asking(env)))
-            replies = iter(contexts[0].server.pull(list(itertools.chain(*asked))))
-            for (current, rule, _, finishing, store), requests in zip(bound, asked, strict=True):
-                mine = list(itertools.islice(replies, len(requests)))
-                store(env, rule.finish(current, mine, **finishing(env)), ())
-        except Exception as error:
-            failure = located(error, current)
-            raise failure from failure.__cause__
-
-    return step
-
-
-def _reader(ctx: KernelContext, op_def: OpDef, kernel: Kernel, skip: int = 1) -> Callable[[Env], dict[str, Any]]:
-    """A function that collects the arguments that a kernel takes."""
-    op = ctx.op
-    takes, attrs = parameters_of(kernel, op_def, skip)
-    values = registry.attr_values(op_def, op)
-    constants = {kwarg(name): values[name] for name in attrs}
-    sources = [_source(ctx, arg) for arg in op_def.inputs if arg.name in takes]
-
-    def read(env: Env) -> dict[str, Any]:
-        arguments = dict(constants)
-        for name, key, names, many in sources:
-            if many:
-                arguments[key] = [
-                    _unwrap(env.read(n), n, op_def, name, op, optional=free, advice=advice) for n, free, advice in names
-                ]
-            elif names:
-                n, free, advice = names[0]
-                arguments[key] = _unwrap(env.read(n), n, op_def, name, op, optional=free, advice=advice)
-            else:
-                arguments[key] = None
-        return arguments
-
-    return read
-
-
-def _source(ctx: KernelContext, arg: registry.Argument) -> tuple[str, str, list[tuple[str, bool, str]], bool]:
-    """(name of the input, the kernel's keyword, its variables, whether many). Of each variable: its name, whether it
-    may be absent, and what to do when it is."""
-    names = ctx.op.inputs.get(arg.name, [])
-    if not names and not arg.optional and not arg.many and not arg.name.endswith("@GRAD"):
-        raise ProgramError(f"op {ctx.op.type!r} needs input {arg.name!r} ({ctx.op.origin})")
-    return arg.name, kwarg(arg.name), [(n, _may_be_absent(ctx, arg, n), _advice(ctx, n)) for n in names], arg.many
-
-
-def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> bool:
-    """Whether an op runs when nothing wrote a variable: a gradient, an optional input, a temporary in a list.
-
-    Never data, nor a parameter in a list: the op would go on without what was not fed or initialised.
-    """
-    var = ctx.program.find_var(name, ctx.block)
-    if var is not None and var.is_data:
-        return False
-    if arg.optional or arg.name.endswith("@GRAD"):
-        return True
-    return arg.many and not (var is not None and var.persistable)
-
-
-def _advice(ctx: KernelContext, name: str) -> str:
-    """What to do about a variable that nothing wrote."""
-    var = ctx.program.find_var(name, ctx.block)
-    if var is not None and var.is_data:
-        return "it is data and not in the feed: feed it"
-    if isinstance(var, Parameter) and var.is_distributed:
-        return (
-            "run the startup program; in a trainer the table is on the servers: evaluate by the program that "
-            "DistributeTranspiler.get_test_program(test_program) returns"
-        )
-    return "run the startup program (after minimize), or feed it"
-
-
-def _unwrap(value: Any, name: str, op_def: OpDef, key: str, op: Operator, *, optional: bool, advice: str) -> Any:
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, LoDTensor):
-        return value if op_def.takes_lod else value.array
-    if value is None:
-        if optional or name == EMPTY:
-            return None
-        raise UninitializedError(f"input {key}={name!r} of op {op.type!r} was never written; {advice}")
-    if isinstance(value, SelectedRows) and key not in op_def.sparse:
-        raise ProgramError(f"input {key}={name!r} of op {op.type!r} holds SelectedRows, which the op does not accept")
-    return value
-
-
-def _lod_of(env: Env, op: Operator, source: str) -> Lod:
-    for name in op.inputs.get(source, ()):
-        value = env.read(name)
-        if isinstance(value, LoDTensor) and value.lod:
-            return value.lod
-    return ()
-
-
-def _writer(op: Operator, op_def: OpDef, changing: Collection[str] = ()) -> Callable[[Env, Any, Lod], None]:
-    """A function that writes what a kernel returned; ``changing``: inputs that outputs may not be views of."""
-    targets = [(arg.name, arg.many, op.outputs.get(arg.name, [])) for arg in op_def.outputs]
-    changing = set(changing).difference(op.output_arguments())
-
-    def write(env: Env, result: Any, lod: Lod) -> None:
-        if not isinstance(result, dict):
-            if not targets or result is None:
-                return
-            result = {targets[0][0]: result}
-        for name, many, names in targets:
-            value = result.get(name)
-            if value is None or not names:
-                continue
-            for argument, item in zip(names, value if many else (value,), strict=True):
-                if argument != EMPTY and item is not None:
-                    kept = _detached(item, [env.read(name) for name in changing]) if changing else item
-                    shares = lod and isinstance(kept, np.ndarray) and len(kept) == lod[-1][-1]
-                    env.write(argument, LoDTensor(kept, lod) if shares else kept)
-
-    return write
-
-
-def _detached(value: Any, sources: Sequence[Any]) -> Any:
-    """The value, copied if it is an array that lies in one of ``sources``."""
-    inside = isinstance(value, np.ndarray) and any(
-        isinstance(source, np.ndarray) and np.may_share_memory(value, source) for source in sources
-    )
-    return value.copy() if inside else value
-
-
-def where(op: Operator, block: Block) -> str:
-    """What every error shows: op, block, arguments and the user's source line."""
-    inputs = ", ".join(f"{k}={v}" for k, v in op.inputs.items())
-    outputs = ", ".join(f"{k}={v}" for k, v in op.outputs.items())
-    return (
-        f"\n  in op {op.type}({inputs}) -> ({outputs})\n  of block {block.idx}, made at {op.origin or 'unknown place'}"
-    )
-
-
-def located(error: Exception, ctx: KernelContext) -> Exception:
-    """The error to raise, showing the op: typed ones stay what they are, any other becomes an OpRunError."""
-    if not isinstance(error, FluidliteError):
-        wrapped = OpRunError(f"{type(error).__name__}: {error}{where(ctx.op, ctx.block)}")
-        wrapped.__cause__ = error
-        return wrapped
-    if "\n  in op " not in str(error):
-        error.args = (f"{error}{where(ctx.op, ctx.block)}",)
-    return error

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import UninitializedError
+from fluidlite.errors import ProgramError, UninitializedError
 from fluidlite.values.lod import Lod, LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 
@@ -72,7 +72,10 @@ class ScopeVariable:
         self.name = name
 
     def get_tensor(self) -> ScopeTensor:
-        """A view that reads and sets the tensor: ``np.array(var.get_tensor())``, ``.set(array, place)``."""
+        """A view that reads and sets the tensor: ``np.array(var.get_tensor())``, ``.set(array, place)``.
+
+        Raises ProgramError when the variable holds something else, such as a table.
+        """
         return ScopeTensor(self._scope, self.name)
 
     def get_selected_rows(self) -> SelectedRows:
@@ -91,9 +94,9 @@ class ScopeTensor(LoDTensor):
     def __init__(self, scope: Scope, name: str) -> None:
         value = scope.get(name)
         array = value.array if isinstance(value, LoDTensor) else value
-        super().__init__(
-            array if isinstance(array, np.ndarray) else None, value.lod if isinstance(value, LoDTensor) else ()
-        )
+        if array is not None and not isinstance(array, np.ndarray):
+            raise ProgramError(f"variable {name!r} holds a {type(array).__name__}, not a tensor")
+        super().__init__(array, value.lod if isinstance(value, LoDTensor) else ())
         self._scope = scope
         self._name = name
 

@@ -29,6 +29,7 @@ from fluidlite.transpiler.plan import Cluster, Options, Plan
 from fluidlite.transpiler.schedule import Schedule, staying_ops
 from fluidlite.transpiler.updates import Chain, Updates
 
+_MAX_PORT = 65535
 #: ops that only a transpiler writes
 _TRANSPORT = (
     "send",
@@ -47,15 +48,15 @@ def cluster(given: Cluster) -> Iterator[str]:
         yield f"pservers must be endpoints separated by commas, not {','.join(given.endpoints)!r}"
     for endpoint in filter(None, given.endpoints):
         host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdecimal():
-            yield f"{endpoint!r} is no endpoint: give host:port"
+        if not host or not port.isdecimal() or int(port) > _MAX_PORT:
+            yield f"{endpoint!r} is no endpoint: give host:port, the port from 0 to {_MAX_PORT}"
     for endpoint, count in Counter(given.endpoints).items():
         if count > 1 and endpoint:
             yield f"endpoint {endpoint!r} is listed {count} times; every pserver needs its own"
     if not isinstance(given.trainers, int) or given.trainers < 1:
         yield f"trainers must be a number from 1 on, not {given.trainers!r}"
-    elif not 0 <= given.trainer_id < given.trainers:
-        yield f"trainer_id must be from 0 to {given.trainers - 1} (trainers={given.trainers}), not {given.trainer_id}"
+    elif not isinstance(given.trainer_id, int) or not 0 <= given.trainer_id < given.trainers:
+        yield f"trainer_id must be from 0 to {given.trainers - 1} (trainers={given.trainers}), not {given.trainer_id!r}"
 
 
 def options(given: Options) -> Iterator[str]:

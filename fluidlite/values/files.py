@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import MissingFileError, ProgramError
+from fluidlite.errors import MissingFileError, ProgramError, UnwritableFileError
 from fluidlite.values import records
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import SparseTable, TableColumn
 
 Saved: TypeAlias = Array | LoDTensor | SelectedRows
+#: bytes of a file name that leave room for a process number
+_NAME_ROOM: Final = 200
 
 
 def saved_form(name: str, value: Any) -> Saved:
@@ -35,14 +38,33 @@ def holds_rows(value: Any) -> bool:
 
 
 def save(path: Path, values: Mapping[str, Any], *, overwrite: bool = True, as_fp16: bool = False) -> None:
-    """Write the values, by variable name, in the order given. Makes the folder; ``as_fp16`` halves float32 data."""
+    """Write the values, by variable name, in the order given. Makes the folder; ``as_fp16`` halves float32 data.
+
+    Raises UnwritableFileError.
+    """
     if not overwrite and path.exists():
         raise ProgramError(f"{path} exists and must not be overwritten")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as stream:
+    with replacing(path) as stream:
         for name, value in values.items():
             kept = saved_form(name, value)
             records.write(stream, _as_fp16(kept) if as_fp16 else kept)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BufferedIOBase]:
+    """A file to write, which takes the place of ``path`` once it is whole: an error, or the end of the process, leaves
+    what was there before. Makes the folder."""
+    unfinished = path.with_name(f".{path.name[:_NAME_ROOM]}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("wb") as stream:
+            yield stream
+        unfinished.replace(path)
+    except OSError as error:
+        raise UnwritableFileError(f"cannot write {path}: {error}") from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def load(path: Path, name: str, *, rows: bool = False, as_fp16: bool = False) -> Saved:

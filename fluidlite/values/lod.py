@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class LoDTensor:
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
         """Set the LoD from absolute offsets."""
-        self.lod = tuple(tuple(int(offset) for offset in level) for level in lod)
+        self.lod = _whole(lod, "LoD offsets")
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
         """Whether the LoD is monotone and ends at the number of rows."""
@@ -65,17 +66,25 @@ class LoDTensor:
 
 def lod_from_lengths(lengths: Sequence[Sequence[int]]) -> Lod:
     """Offsets from lengths; each level counts units of the next finer one."""
-    levels = []
-    for level in lengths:
+    levels = _whole(lengths, "sequence lengths")
+    for level in levels:
         if any(length < 0 for length in level):
             raise ShapeError(f"sequence lengths {list(level)} hold a negative length")
-        levels.append((0, *(int(offset) for offset in np.cumsum(level, dtype=np.int64))))
-    return tuple(levels)
+    return tuple((0, *itertools.accumulate(level)) for level in levels)
+
+
+def _whole(levels: Any, what: str) -> Lod:
+    """Levels of whole numbers as such; ShapeError for anything else."""
+    try:
+        return tuple(tuple(map(operator.index, level)) for level in levels)
+    except TypeError:
+        raise ShapeError(f"{what} must be whole numbers in a list per level, not {levels!r}") from None
 
 
 def check_lod(lod: Lod, rows: int, what: str = "the tensor") -> None:
-    """Raise ShapeError unless every level starts at 0, is monotone, and ends where the next level (or rows) does."""
-    for index, level in enumerate(lod):
+    """Raise ShapeError unless every level holds whole numbers, starts at 0, is monotone, and ends where the next level
+    (or rows) does."""
+    for index, level in enumerate(_whole(lod, f"LoD offsets of {what}")):
         units = len(lod[index + 1]) - 1 if index + 1 < len(lod) else rows
         if not level or level[0] != 0:
             raise ShapeError(f"LoD level {index} of {what} must start at 0: {list(level)}")

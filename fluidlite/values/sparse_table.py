@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,12 @@ from fluidlite.dtypes import Array, numpy_dtype
 from fluidlite.errors import TableError
 from fluidlite.values.initial import RowInit, RowStream, first_values
 from fluidlite.values.row_index import ABSENT, RowIndex
-from fluidlite.values.row_kernels import put_rows, take_rows
-from fluidlite.values.selected_rows import SelectedRows, merge_rows
+from fluidlite.values.row_kernels import take_rows
+from fluidlite.values.row_store import RowStore
+from fluidlite.values.row_update import RowStep, RowUpdate, Span
+from fluidlite.values.selected_rows import SelectedRows, merge_rows, unique_ids
 
-#: ``step(value, gradient, *accumulators)`` changes value and accumulators, each (n, width), in place
-RowStep = Callable[..., None]
-
-_MIN_ROWS: Final = 16
-#: rows updated at a time: their records stay in the cache
-_BLOCK: Final = 2048
+__all__ = ["RowStep", "SparseTable", "TableColumn"]
 
 
 class SparseTable:
@@ -28,7 +25,12 @@ class SparseTable:
 
     An id is any int64. A row and its accumulators form one record, records lie in one array in the order in which ids
     came, and `RowIndex` finds them. ``height`` is only what the program declared: it goes into exported SelectedRows,
-    nothing is ever allocated by it and ids may exceed it. Every method may be called from any thread.
+    nothing is ever allocated by it and ids may exceed it.
+
+    Every method may be called from any thread. There is one lock, and each method is one critical section under it, so
+    what threads do equals what they would do one after the other in some order; what a method returns is a copy, never a
+    view. An optimizer's ``step`` runs under the lock: it must not wait for a thread that uses the table. Positions are
+    found in one critical section and used in another: `replace` in between makes them wrong.
 
     Raises TableError for ``width`` < 1, a dtype other than float32 and float64, and an ``init`` that does not fit.
     """
@@ -44,7 +46,8 @@ class SparseTable:
         self._index = RowIndex()
         self._stream = RowStream(seed, name, width)
         self._columns: list[TableColumn] = []
-        self._records: Array = np.empty((0, width), self.dtype)
+        self._store = RowStore(width, self.dtype)
+        self._updater: RowUpdate | None = None
         init.rows(np.empty(0, np.int64), self._stream)
 
     def __len__(self) -> int:
@@ -67,9 +70,10 @@ class SparseTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use for rows, accumulators and index. Room beyond the last row is address space, not memory."""
-        records: int = len(self) * self._records.shape[1] * self.dtype.itemsize
-        return records + self._index.nbytes
+        """Bytes in use for rows, accumulators, index and buffers. Room beyond the last row is address space, not memory."""
+        with self._lock:
+            buffers = self._updater.nbytes if self._updater else 0
+            return self._store.nbytes(len(self._index)) + self._index.nbytes + buffers
 
     def lookup(self, ids: Array, read_only: bool = False) -> Array:
         """Copies of rows, (n, width); ``ids`` of any shape with n elements.
@@ -96,7 +100,8 @@ class SparseTable:
             positions = self._index.find(wanted)
             missing = positions == ABSENT
             if create and missing.any():
-                positions[missing] = self._make(wanted[missing])
+                ids, again = _in_order_of_occurrence(wanted[missing])
+                positions[missing] = self._make(ids)[again]
             return positions
 
     def read(self, positions: Array, column: TableColumn | None = None) -> Array:
@@ -125,14 +130,12 @@ class SparseTable:
                 return
             self._check_values(gradient.value, len(gradient.rows), self.width, f"the gradient of {self.name}")
             merged = merge_rows(SelectedRows(self._as_ids(gradient.rows), gradient.value, gradient.height))
-            positions = self.positions(merged.rows, create=True)
-            spans = [self._span(None), *(self._span(column) for column in columns)]
-            for first in range(0, len(positions), _BLOCK):
-                block = positions[first : first + _BLOCK]
-                records = take_rows(self._records, block)
-                value, *state = [records[:, start : start + width] for start, width in spans]
-                step(value, merged.value[first : first + _BLOCK], *state)
-                put_rows(self._records, block, records)
+            positions = self._index.find(merged.rows)
+            missing = positions == ABSENT
+            if missing.any():
+                positions[missing] = self._make(merged.rows[missing])
+            updater = self._updater_of([self._span(None), *(self._span(column) for column in columns)])
+            updater.run(self._records, positions, merged.value, step)
 
     def attach(self, column: TableColumn) -> None:
         """Give every record room for an accumulator; rows that exist get its fill. Attaching again does nothing.
@@ -171,7 +174,7 @@ class SparseTable:
             self._check_values(rows.value, len(rows.rows), self.width, self.name)
             before = [(column, column.export()) for column in self._columns]
             self._index = RowIndex()
-            self._records = np.empty((0, self._records.shape[1]), self.dtype)
+            self._store = RowStore(self._record_width, self.dtype)
             self.load(rows)
             for column, state in before:
                 stay = np.isin(state.rows, rows.rows)
@@ -188,40 +191,45 @@ class SparseTable:
             self._check_values(rows.value, len(rows.rows), width, column.name if column else self.name)
             self.write(self.positions(rows.rows, create=True), rows.value, column)
 
-    def _make(self, wanted: Array) -> Array:
-        """Rows for absent ids (duplicates allowed); the position of each."""
-        unique, first, inverse = np.unique(wanted, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        ids = unique[order]
+    @property
+    def _records(self) -> Array:
+        return self._store.array
+
+    @property
+    def _record_width(self) -> int:
+        width: int = self._store.array.shape[1]
+        return width
+
+    def _make(self, ids: Array) -> Array:
+        """Rows for absent, distinct ids; the position of each."""
+        start, end = len(self._index), len(self._index) + len(ids)
         values = first_values(self.init, self._stream, ids, self.dtype)
-        start = len(self._index)
-        self._reserve(start + len(ids))
-        self._records[start : start + len(ids), : self.width] = values
+        self._store.reserve(end, used=start)
+        self._records[start:end, : self.width] = values
         for column in self._columns:
             at, width = self._span(column)
-            self._records[start : start + len(ids), at : at + width] = column.fill
-        positions = np.empty(len(ids), np.int64)
-        positions[order] = self._index.add(ids)
-        return positions[inverse]
+            self._records[start:end, at : at + width] = column.fill
+        return self._index.add(ids)
 
-    def _reserve(self, rows: int) -> None:
-        """Room for ``rows`` records. Half as much again is allocated, which costs address space until it is used."""
-        if rows > len(self._records):
-            self._move(max(rows, len(self._records) * 3 // 2, _MIN_ROWS), self._records.shape[1])
-
-    def _move(self, rows: int, record_width: int) -> None:
+    def _widen(self, record_width: int) -> None:
         """Lay the records out anew; the columns known so far keep their place in the record."""
-        records = np.empty((rows, record_width), self.dtype)
         used, old = len(self._index), self._records
-        records[:used, : old.shape[1]] = old[:used]
-        self._records = records
+        self._store = RowStore(record_width, self.dtype)
+        self._store.reserve(used, used=0)
+        self._records[:used, : old.shape[1]] = old[:used]
+
+    def _updater_of(self, spans: list[Span]) -> RowUpdate:
+        """The buffers of the last update where this one has the same parts, as those of a table mostly do."""
+        if self._updater is None or self._updater.spans != tuple(spans):
+            self._updater = RowUpdate(self._record_width, self.dtype, spans)
+        return self._updater
 
     def _place(self, column: TableColumn) -> None:
         """A place in the record, that of its predecessor of the same name or a new one, filled."""
         old = next((known for known in self._columns if known.name == column.name), None)
         if old is None:
-            column.start = self._records.shape[1]
-            self._move(len(self._records), column.start + column.width)
+            column.start = self._record_width
+            self._widen(column.start + column.width)
             self._columns.append(column)
         elif old.width != column.width:
             raise TableError(
@@ -233,7 +241,7 @@ class SparseTable:
             self._columns[self._columns.index(old)] = column
         self._records[: len(self._index), column.start : column.start + column.width] = column.fill
 
-    def _span(self, column: TableColumn | None) -> tuple[int, int]:
+    def _span(self, column: TableColumn | None) -> Span:
         """(first element of a record, width) of the value, or of an accumulator."""
         if column is None:
             return 0, self.width
@@ -244,7 +252,7 @@ class SparseTable:
     def _take(self, positions: Array, start: int, width: int) -> Array:
         """Part of the records at ``positions``. Where the record is a whole number of such parts, the array is also a
         matrix of parts, and only these are read."""
-        record_width = self._records.shape[1]
+        record_width = self._record_width
         if record_width % width or start % width:
             return take_rows(self._records, positions)[:, start : start + width].copy()
         parts = self._records.reshape(-1, width)
@@ -275,7 +283,7 @@ class TableColumn:
     """An accumulator of a table: ``width`` floats in each record, ``fill`` in a new row.
 
     It knows its table once an optimizer op (or a load on the server) attached it. Rows loaded before are kept and
-    applied then.
+    applied then. Every method may be called from any thread.
     """
 
     def __init__(self, name: str, width: int, fill: float, dtype: object) -> None:
@@ -287,6 +295,8 @@ class TableColumn:
         self.start = 0
         self.table: SparseTable | None = None
         self._waiting: list[SelectedRows] = []
+        #: guards table and _waiting together; taken inside a table's lock, never around it
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         table = self.table.name if self.table is not None else None
@@ -294,26 +304,39 @@ class TableColumn:
 
     def bind(self, table: SparseTable | None) -> None:
         """Called by the table: this column is (no longer) part of its records."""
-        self.table = table
-        if table is not None:
-            for rows in self._waiting:
-                table.load_column(rows, self)
-            self._waiting.clear()
+        with self._lock:
+            self.table = table
+            waiting = self._waiting if table is not None else []
+            self._waiting = self._waiting[len(waiting) :]
+        for rows in waiting:
+            self.load(rows)
 
     def export(self) -> SelectedRows:
         """Every id of the table with its accumulator; before the column is attached, the rows that were loaded."""
         if self.table is not None:
             return self.table.export_column(self)
-        rows = np.concatenate([np.empty(0, np.int64), *(loaded.rows for loaded in self._waiting)])
-        values = np.concatenate([np.empty((0, self.width), self.dtype), *(loaded.value for loaded in self._waiting)])
-        return SelectedRows(rows, values, max((loaded.height for loaded in self._waiting), default=0))
+        waiting = tuple(self._waiting)
+        rows = np.concatenate([np.empty(0, np.int64), *(loaded.rows for loaded in waiting)])
+        values = np.concatenate([np.empty((0, self.width), self.dtype), *(loaded.value for loaded in waiting)])
+        return SelectedRows(rows, values, max((loaded.height for loaded in waiting), default=0))
 
     def load(self, rows: SelectedRows) -> None:
         """Overwrite the accumulator of the rows of ``rows``, which are made when missing."""
-        if self.table is None:
-            self._waiting.append(rows)
-        else:
-            self.table.load_column(rows, self)
+        with self._lock:
+            table = self.table
+            if table is None:
+                self._waiting.append(rows)
+        if table is not None:
+            table.load_column(rows, self)
+
+
+def _in_order_of_occurrence(ids: Array) -> tuple[Array, Array]:
+    """(unique ids in the order in which they come first, position of each of ``ids`` (n,) among them)."""
+    _, first, inverse = unique_ids(ids)
+    leads = np.zeros(len(ids), np.bool_)
+    leads[first] = True
+    number = np.cumsum(leads) - 1
+    return ids[leads], number[first][inverse]
 
 
 def _checked_width(name: str, width: int) -> int:

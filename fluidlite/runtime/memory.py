@@ -1,0 +1,31 @@
+"""How the C library keeps freed memory. The arrays of one step are those of the next in size; handing them back to the
+system in between costs a page fault per 4 KB, more than the copies themselves."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Final
+
+_MB: Final = 1 << 20
+#: glibc's option numbers (malloc.h), the variable by which a user sets each, and our value
+_OPTIONS: Final = (
+    (-3, "MALLOC_MMAP_THRESHOLD_", 32 * _MB),  # larger arrays are mapped on their own; glibc takes no more than this
+    (-1, "MALLOC_TRIM_THRESHOLD_", 512 * _MB),
+    (-2, "MALLOC_TOP_PAD_", 16 * _MB),
+)
+
+
+@functools.cache
+def keep_freed_memory() -> bool:
+    """Let this process keep what it frees for its next arrays; whether that could be set.
+
+    False where the C library has no ``mallopt``, and where the user set one of its variables, which then counts.
+    """
+    if any(variable in os.environ for _, variable, _ in _OPTIONS) or "glibc.malloc" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    return mallopt is not None and all(mallopt(option, value) == 1 for option, _, value in _OPTIONS)
