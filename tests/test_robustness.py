@@ -439,6 +439,17 @@ def test_steps_of_several_threads_stay_whole(transport: str) -> None:
         assert sorted(map(tuple, sums)) == [(t * 1000.0 + s,) * 2 for t in range(threads) for s in range(steps)]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_thread_that_waits_for_other_trainers_holds_up_no_other_thread(transport: str) -> None:
+    with FakeCluster(transport, trainers=2) as cluster:
+        port = cluster.port(0)
+        step = cluster.run(lambda: cluster.push(port))
+        cluster.until_waiting(step)
+        np.testing.assert_array_equal(cluster.run(lambda: cluster.pull(port)).result(20), np.zeros(3))
+        cluster.push(cluster.port(1))
+        assert step.result(20) == {cluster.endpoint: 1}
+
+
 def receiving(endpoint: str) -> fluid.Program:
     """A program that fetches ``w`` of a server."""
     program = fluid.Program()

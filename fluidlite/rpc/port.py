@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import LeaseLostError, PeerLostError, RemoteError, UnreachableError
@@ -33,7 +32,6 @@ from fluidlite.values.selected_rows import SelectedRows
 
 log = logging.getLogger("fluidlite")
 T = TypeVar("T")
-P = ParamSpec("P")
 
 
 class Channel(Protocol):
@@ -92,24 +90,13 @@ class _Peer:
     asked: dict[str, None] = field(default_factory=dict)
 
 
-def _alone(method: Callable[Concatenate[TrainerPort, P], T]) -> Callable[Concatenate[TrainerPort, P], T]:
-    """A method that one thread at a time is in."""
-
-    @functools.wraps(method)
-    def call(self: TrainerPort, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return call
-
-
 class TrainerPort:
     """Implements `ops.context.ServerPort` over channels, one per server, opened at first contact.
 
     ``connect(endpoint)`` makes a channel. ``trainers`` is checked by the servers (0: not known yet, unchecked). Requests
     to several servers are under way together. A call that gets no answer is repeated within ``patience``; the server
-    recognises repetitions by (trainer, incarnation, sequence). Of several threads one is served at a time, and each has
-    an open step of its own; `close` is not held up by the others.
+    recognises repetitions by (trainer, incarnation, sequence). For any number of threads: each has an open step of its
+    own, and their commits go one after the other.
     """
 
     def __init__(
@@ -126,7 +113,8 @@ class TrainerPort:
         self._connect = connect
         self._trainers = trainers
         self._patience = patience if patience is not None else Patience()
-        self._lock = threading.RLock()
+        #: held while a server is made known, while a commit, and while a barrier is under way
+        self._meeting, self._committing, self._gathering = threading.RLock(), threading.Lock(), threading.Lock()
         self._peers: dict[str, _Peer] = {}
         self._sequence = 0
         self._completed = False
@@ -142,20 +130,20 @@ class TrainerPort:
         """Bytes sent and received so far, by endpoint and verb; also after `close`."""
         return {endpoint: dict(peer.channel.traffic) for endpoint, peer in self._peers.items()}
 
-    @_alone
     def declare(self, declared: Mapping[str, Iterable[Declared]], trainers: int = 0) -> None:
         """Say what will be asked of, and sent to, each endpoint: the server checks it at the next contact.
 
-        ``trainers``: how many this trainer believes in, where it is known by now. Also makes the endpoints known, so that `complete` reaches servers that were never asked for anything.
+        ``trainers``: how many this trainer believes in, where it is known by now. Also makes the endpoints known, so that
+        `complete` reaches servers that were never asked for anything.
         """
-        self._trainers = trainers or self._trainers
-        for endpoint, items in declared.items():
-            peer = self._known(endpoint)
-            for item in items:
-                if peer.declared.setdefault((item.use, item.name), item) is item:
-                    peer.registered = False
+        with self._meeting:
+            self._trainers = trainers or self._trainers
+            for endpoint, items in declared.items():
+                peer = self._known(endpoint)
+                for item in items:
+                    if peer.declared.setdefault((item.use, item.name), item) is item:
+                        peer.registered = False
 
-    @_alone
     def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
         """One answer per request: an array, or SelectedRows for a whole table. One message per server, all together."""
         answers: dict[int, Value] = {}
@@ -176,19 +164,21 @@ class TrainerPort:
             answers.update(zip(by_peer[endpoint], reply.values, strict=True))
         return [answers[index] for index in range(len(requests))]
 
-    @_alone
     def stage(self, gradient: Gradient) -> None:
         """Add a gradient to the open step; takes the place of one of that name, left by a run that failed half-way."""
         staged = self._known(gradient.endpoint).staged
         staged.setdefault(threading.get_ident(), {})[gradient.name] = gradient
 
-    @_alone
     def commit(self, endpoints: Sequence[str]) -> Reply:
         """Send the open step to every server, also one that gets no gradient, and wait until it is applied.
 
         In sync mode that is when every live trainer has committed. A step that fails is over: it is not repeated by
         the next commit.
         """
+        with self._committing:
+            return self._commit(endpoints)
+
+    def _commit(self, endpoints: Sequence[str]) -> Reply:
         peers = [self._contact(endpoint) for endpoint in dict.fromkeys([*endpoints, *self._staged()])]
         sequence, self._sequence = self._sequence, self._sequence + 1
         steps = {peer.endpoint: self._close_step(peer, sequence) for peer in peers}
@@ -202,23 +192,21 @@ class TrainerPort:
             peer.version, peer.fresh = reply.version, dict(reply.dense)
         return Reply({endpoint: reply.version for endpoint, reply in replies.items()})
 
-    @_alone
     def barrier(self, endpoints: Sequence[str]) -> None:
         """Wait until every live trainer has called it."""
-        peers = [self._contact(endpoint) for endpoint in dict.fromkeys(endpoints)]
-        numbers = {peer.endpoint: peer.barriers for peer in peers}
-        self._ask("barrier", numbers, lambda peer: peer.channel.barrier(self.identity, numbers[peer.endpoint]))
-        for peer in peers:
-            peer.barriers += 1
+        with self._gathering:
+            peers = [self._contact(endpoint) for endpoint in dict.fromkeys(endpoints)]
+            numbers = {peer.endpoint: peer.barriers for peer in peers}
+            self._ask("barrier", numbers, lambda peer: peer.channel.barrier(self.identity, numbers[peer.endpoint]))
+            for peer in peers:
+                peer.barriers += 1
 
-    @_alone
     def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
         """Overwrite a variable of a server: a dense array, all rows of a table, or rows of an accumulator of one."""
         peer = self._contact(endpoint)
         peer.fresh.pop(name, None)
         self._ask("assign", [endpoint], lambda peer: peer.channel.assign(self.identity, name, value))
 
-    @_alone
     def complete(self) -> None:
         """Tell every server that this trainer is done, then close. Idempotent.
 
@@ -229,7 +217,7 @@ class TrainerPort:
             return
         self._completed = True
         reached, retries = [], Retries(self._patience)
-        for endpoint, peer in self._peers.items():
+        for endpoint, peer in self._peers.copy().items():
             if not peer.given_up:
                 try:
                     reached.append(self._contact(endpoint, retries))
@@ -242,7 +230,7 @@ class TrainerPort:
 
     def close(self) -> None:
         """Drop all connections. Without `complete` the servers take this trainer for dead. Idempotent."""
-        for peer in self._peers.values():
+        for peer in self._peers.copy().values():
             peer.channel.close()
         if not self._closed:
             self._closed = True
@@ -259,13 +247,17 @@ class TrainerPort:
 
     def _known(self, endpoint: str) -> _Peer:
         if endpoint not in self._peers:
-            self._peers[endpoint] = _Peer(endpoint, self._connect(endpoint))
+            with self._meeting:
+                if endpoint not in self._peers:
+                    self._peers[endpoint] = _Peer(endpoint, self._connect(endpoint))
         return self._peers[endpoint]
 
     def _contact(self, endpoint: str, retries: Retries | None = None) -> _Peer:
         peer = self._known(endpoint)
         if not peer.registered:
-            self._register(peer, self._patience.connect if retries is None else retries.left)
+            with self._meeting:
+                if not peer.registered:
+                    self._register(peer, self._patience.connect if retries is None else retries.left)
         return peer
 
     def _register(self, peer: _Peer, within: float) -> None:
@@ -310,7 +302,7 @@ class TrainerPort:
 
     def _staged(self) -> list[str]:
         mine = threading.get_ident()
-        return [endpoint for endpoint, peer in self._peers.items() if mine in peer.staged]
+        return [endpoint for endpoint, peer in self._peers.copy().items() if mine in peer.staged]
 
     def _close_step(self, peer: _Peer, sequence: int) -> tuple[StepHeader, list[Gradient], list[str]]:
         gradients = list(peer.staged.pop(threading.get_ident(), {}).values())
