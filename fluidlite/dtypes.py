@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import warnings
 from numbers import Real
 from typing import Any, Final, TypeAlias
 
@@ -108,12 +109,16 @@ def _converted(value: Any, natural: Array, wanted: np.dtype[Any]) -> Array:
     if kind not in "biufcO" or (kind == "O" and not all(isinstance(item, Real) for item in natural.flat)):
         raise TypeError(f"elements of type {natural.dtype.name} are no numbers")
     try:
-        with np.errstate(over="raise"):
+        with np.errstate(over="raise"), warnings.catch_warnings():
+            # numpy 1.26 wraps numbers out of range around and warns; the comparison below finds them
+            warnings.simplefilter("ignore", DeprecationWarning)
             array = np.asarray(value, np.uint64 if kind == "u" and wanted == np.int64 else wanted)
     except OverflowError:
         if wanted != np.int64:
             raise
-        array = np.asarray(value, np.uint64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            array = np.asarray(value, np.uint64)
     if wanted.kind in "biu" and not np.array_equal(array, natural):
         raise ValueError("fractions in place of whole numbers, or numbers outside its range")
     return array if array.dtype == wanted else array.view(wanted)
