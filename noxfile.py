@@ -2,7 +2,8 @@
 
 - ``nox -s full``: every test, the slow ones too, on each Python with the newest packages
 - ``nox -s floor``: the gate's tests on the oldest supported packages
-- ``nox -s package``: what the wheel and the sdist hold, and that they work outside the repository
+- ``nox -s package``: what the wheel and the sdist hold, and that they work outside the repository, without a compiler too
+- ``nox -s sanitize``: the tests of tables, parsers and kernels with C kernels that report what is undefined or out of bounds
 - ``nox -s bench``: how fast it is, with the options of ``python -m benchmarks``; not run unless asked for
 """
 
@@ -24,7 +25,13 @@ PROTOC = ["grpcio-tools==1.60.0", "setuptools<67"]
 DATA = {"py.typed", "demo/data/ATTRIBUTION.md", "demo/data/test.csv.xz", "demo/data/train.csv.xz"}
 OF_THE_SDIST = {"README.md", "CHANGELOG.md", "docs/one_id.md", "examples/wide_deep.py", "proto/framework.proto"}
 
-nox.options.sessions = ["full", "floor", "package"]
+#: what a sanitized library needs of the process that loads it
+SANITIZED = {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", "FLUIDLITE_KERNELS": "c"}
+OF_TABLES = [
+    f"tests/test_{name}.py" for name in ("sparse_table", "row_kernels", "table_threads", "rows", "reader_parse")
+]
+
+nox.options.sessions = ["full", "floor", "package", "sanitize"]
 
 
 @nox.session(python=["3.11", "3.12", "3.13"])
@@ -62,35 +69,73 @@ def package(session: nox.Session) -> None:
     auc_is_fine(session, session.run("fluidlite", "demo", silent=True))
     unpacked = sdist.name.removesuffix(".tar.gz")
     auc_is_fine(session, session.run("python", f"{unpacked}/examples/wide_deep.py", "--epochs", "1", silent=True))
+    kernels_are(session, "c" if shutil.which("cc") else "numpy")
+    session.run(
+        "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps", str(sdist), env={"CC": "/bin/false"}
+    )
+    kernels_are(session, "numpy")
+    session.run("python", "typed_user.py")
+    auc_is_fine(session, session.run("python", f"{unpacked}/examples/wide_deep.py", "--epochs", "1", silent=True))
+
+
+@nox.session(python="3.11")
+def sanitize(session: nox.Session) -> None:
+    """Tables and kernels with AddressSanitizer and UndefinedBehaviorSanitizer, on a copy of the package."""
+    folder = Path(session.create_tmp()).resolve() / "sanitized"
+    shutil.rmtree(folder, ignore_errors=True)
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    for name in ("fluidlite", "tests"):
+        shutil.copytree(name, folder / name, ignore=ignored)
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(name, folder)
+    session.install("setuptools", *PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"])
+    session.chdir(folder)
+    session.run("python", "setup.py", "build_ext", "--inplace", env={"FLUIDLITE_BUILD": "sanitized", "CC": "gcc"})
+    library = str(session.run("gcc", "-print-file-name=libasan.so", silent=True, external=True)).strip()
+    kernels = [str(path) for path in Path("tests").glob("test_kernels*.py") if path.stem != "test_kernels_sanitized"]
+    chosen = ["-k", "not resident", *OF_TABLES, *kernels]  # sanitizers take memory of their own
+    session.run("python", "-m", "pytest", *chosen, env={**SANITIZED, "LD_PRELOAD": library})
 
 
 @nox.session(python="3.11")
 def bench(session: nox.Session) -> None:
-    """Measure everything, with the peers that are there, and write the page."""
+    """Measure and write the page. Say what beyond numpy is there, e.g. ``-- --torch-python PYTHON``; names of figures
+    measure these anew and keep the others."""
     session.install("-e", ".", "matplotlib")
-    written = ["--page", "docs/performance.md", "--plot", "docs/performance.svg", "--json", "logs/benchmarks.json"]
-    options = session.posargs or written
-    Path("logs").mkdir(exist_ok=True)
-    session.run("python", "-m", "benchmarks", *options)
+    written = [f"--{what}=docs/performance.{end}" for what, end in (("json", "json"), ("page", "md"), ("plot", "svg"))]
+    session.run("python", "-m", "benchmarks", *written, "--merge", *session.posargs)
 
 
 def look_into_wheel(session: nox.Session, wheel: Path) -> None:
-    """The package and nothing else, for any platform."""
-    if not wheel.name.endswith("-py3-none-any.whl"):
-        session.error(f"{wheel.name} is not for every platform")
+    """The package and nothing else; one wheel for every Python 3 from 3.11 on. C kernels where there is a compiler."""
+    if "-cp311-abi3-" not in wheel.name:
+        session.error(f"{wheel.name} is not for every Python 3 from 3.11 on")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    tracked = {str(path) for path in Path("fluidlite").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    if names != tracked:
-        session.error(f"{wheel.name} and the folder fluidlite differ in {sorted(names ^ tracked)}")
+    compiled = {name for name in names if name.endswith(".so")}
+    if len(compiled) != bool(shutil.which("cc")):
+        session.error(f"{wheel.name} holds {sorted(compiled)}")
+    unwanted = {".pyc", ".so", ".c", ".h"}
+    tracked = {str(path) for path in Path("fluidlite").rglob("*") if path.is_file() and path.suffix not in unwanted}
+    if names - compiled != tracked:
+        session.error(f"{wheel.name} and the folder fluidlite differ in {sorted((names - compiled) ^ tracked)}")
     require(session, wheel.name, names, {f"fluidlite/{name}" for name in DATA})
+
+
+def kernels_are(session: nox.Session, wanted: str) -> None:
+    """What `fluidlite doctor` says of the package that is installed, which must be in order."""
+    output = str(session.run("fluidlite", "doctor", silent=True))
+    session.log(output)
+    if not re.search(rf"kernels *{wanted}\b", output):
+        session.error(f"kernels in {wanted} expected")
 
 
 def look_into_sdist(session: nox.Session, sdist: Path) -> None:
     """The package with documents, examples and .proto files; no tests, no caches."""
     with tarfile.open(sdist) as archive:
         names = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in archive.getnames()}
-    require(session, sdist.name, names, OF_THE_SDIST | {f"fluidlite/{name}" for name in DATA})
-    odd = [name for name in names if re.search(r"^tests\b|__pycache__|\.py[cod]$|^\.(?!$)|^logs\b", name)]
+    sources = {str(path) for path in Path("fluidlite/kernels/c").iterdir()}
+    require(session, sdist.name, names, OF_THE_SDIST | sources | {f"fluidlite/{name}" for name in DATA})
+    odd = [name for name in names if re.search(r"^tests\b|__pycache__|\.py[cod]$|\.so$|^\.(?!$)|^logs\b", name)]
     if odd:
         session.error(f"{sdist.name} holds {odd}")
 

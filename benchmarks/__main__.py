@@ -1,4 +1,4 @@
-"""``python -m benchmarks [FIGURE ...]`` or ``python -m benchmarks compare A.json B.json``."""
+"""``python -m benchmarks [FIGURE ...]``, or with ``page`` or ``compare`` on stored runs; see README.md."""
 
 import sys
 

@@ -1,22 +1,19 @@
-"""What every benchmark process has in common, and what the machine is. Imports no numpy: settings must come first."""
+"""What every benchmark process has in common. Imports no numpy: settings must come first."""
 
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import tempfile
-import time
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 REPO: Final = Path(__file__).resolve().parent.parent
 _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-#: a machine may set these to make results equal elsewhere; they choose slower kernels
-_UNSET: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-_PACKAGES: Final = ("fluidlite", "numpy", "grpcio", "protobuf")
+#: a machine may set these to make results equal elsewhere, where they choose slower kernels, or to keep folders clean,
+#: where every process compiles all modules anew
+_UNSET: Final = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "PYTHONDONTWRITEBYTECODE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -47,6 +44,14 @@ def peers_folder() -> Path | None:
     return folder if (folder / "common.py").is_file() else None
 
 
+def is_amd() -> bool:
+    """Whether the processor is AMD's, which older MKLs slow down."""
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="ascii")
+    except OSError:
+        return False
+
+
 def peak_mb(pid: int | str = "self") -> float | None:
     """Peak resident memory of a process; None when it is gone or the system does not say.
 
@@ -68,37 +73,3 @@ def cpu_seconds(pid: int) -> tuple[float, float] | None:
     except OSError:
         return None
     return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
-
-
-def machine() -> dict[str, str]:
-    """What figures depend on; nothing that says whose machine it is."""
-    facts = {"date": time.strftime("%Y-%m-%d"), "cores": str(os.cpu_count()), "processor": _processor()}
-    facts |= {"memory": _memory(), "system": f"{platform.system()} {platform.machine()}"}
-    facts |= {"load at start": " ".join(f"{load:.1f}" for load in os.getloadavg())}
-    facts |= {"python": platform.python_version(), "numpy BLAS": _blas()}
-    return facts | {name: metadata.version(name) for name in _PACKAGES}
-
-
-def _processor() -> str:
-    return _field("/proc/cpuinfo", "model name") or platform.processor() or "unknown"
-
-
-def _memory() -> str:
-    total = _field("/proc/meminfo", "MemTotal")
-    return f"{int(total.split()[0]) / 2**20:.0f} GB" if total else "unknown"
-
-
-def _field(path: str, name: str) -> str:
-    try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
-
-
-def _blas() -> str:
-    import numpy as np
-
-    config: Any = np.show_config(mode="dicts")
-    blas = config["Build Dependencies"]["blas"]
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()

@@ -40,7 +40,7 @@ def open_dense(settings: Settings) -> Iterator[Sequence[Sample]]:
         lambda: {"fluidlite": median_ms(step, settings.steps)},
         lambda: {"bare GEMMs": median_ms(products, settings.steps)},
     ]
-    if settings.torch_python:
+    if settings.pythons.get("torch"):
         samples.append(lambda: {"torch eager": torch_ms(settings)})
     yield samples
 
@@ -87,7 +87,7 @@ def torch_ms(settings: Settings) -> float:
     """Median milliseconds of the step by torch, in its own environment."""
     script = Path(__file__).with_name("torch_dense.py")
     numbers = map(str, (settings.steps, _BATCH, *_SIZES))
-    return _numbers_of(settings.torch_python, str(script), *numbers)[0]
+    return _numbers_of(settings.pythons["torch"], str(script), *numbers)[0]
 
 
 @contextmanager
@@ -120,7 +120,8 @@ def open_overhead(settings: Settings) -> Iterator[Sequence[Sample]]:
 
 @contextmanager
 def open_import(settings: Settings) -> Iterator[Sequence[Sample]]:
-    """``import fluidlite`` in a new interpreter; memory is the whole process's."""
+    """``import fluidlite`` in a new interpreter, its files compiled and read before; memory is the whole process's."""
+    _numbers_of(sys.executable, "-c", _IMPORT)
 
     def sample() -> Values:
         seconds, peak = _numbers_of(sys.executable, "-c", _IMPORT)
@@ -147,6 +148,7 @@ FIGURES: Final = (
             Target("Executor against the bare GEMMs", "fluidlite", 1.15, ("bare GEMMs",)),
             Target("Executor against torch eager", "fluidlite", 0.9, ("torch eager",)),
         ),
+        steps=100,
     ),
     Figure(
         "executor-overhead",
@@ -154,6 +156,7 @@ FIGURES: Final = (
         "µs per op",
         open_overhead,
         (Target("µs per op beyond the kernels", "fluidlite", 1.0, ("bare kernels",), difference=True),),
+        steps=1000,
     ),
     Figure(
         "import",

@@ -3,6 +3,7 @@
 Job ``ctr``: 26 id slots and 13 numbers, one shared table of rows, hidden layers, sigmoid cross entropy. Job ``embed``:
 pull and push of unique rows. ``--mode ps`` starts servers and trainers as processes on this machine.
 ``--extra dist=0``: the embedding is a dense parameter with sparse gradients, not an auto-grown table.
+``--extra dense=trainer``: dense parameters stay on the only trainer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import json
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,8 +46,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--lr", type=float, default=0.01)
     made.add_argument("--threads", type=int, default=1, help="threads a process; 0: as many as the libraries like")
     made.add_argument("--split-slots", action="store_true", help="26 id inputs and look-ups instead of one")
+    made.add_argument("--feed", choices=["numpy", "dataset"], default="numpy", help="dataset: from MultiSlot text")
     made.add_argument("--data", default="", help="an .npz file with ids, dense, label; default: made when missing")
-    made.add_argument("--extra", default="", help="k=v,k=v; known: dist=0|1")
+    made.add_argument("--profile", action="store_true", help="also report milliseconds a step by type of op")
+    made.add_argument("--trace", default="", help="with --profile: file for a trace of the first trainer's ops")
+    made.add_argument("--extra", default="", help="k=v,k=v; known: dist=0|1, dense=trainer|server")
     for hidden in _OWN:
         made.add_argument(f"--{hidden}", default="", help=argparse.SUPPRESS)
     return made
@@ -137,7 +141,8 @@ def play(args: argparse.Namespace) -> None:
     minimize(args, loss)
     exe = fluid.Executor(fluid.CPUPlace())
     if args.role in ("server", "trainer"):
-        transpiler = fluid.DistributeTranspiler()
+        config = fluid.DistributeTranspilerConfig(dense_on_trainer="dense=trainer" in args.extra)
+        transpiler = fluid.DistributeTranspiler(config)
         trainer = index if args.role == "trainer" else 0
         transpiler.transpile(trainer, pservers=args.endpoints, trainers=args.trainers, sync_mode=args.sync == "sync")
         if args.role == "server":
@@ -145,7 +150,7 @@ def play(args: argparse.Namespace) -> None:
             exe.run(startup)
             mark("serving")
             exe.run(program)
-            mark_result()
+            mark_result({"rows": rows_held()})
             return
     exe.run(fluid.default_startup_program())
     stream = feeds(args, index)
@@ -155,9 +160,35 @@ def play(args: argparse.Namespace) -> None:
         (value,) = exe.run(feed=next(stream), fetch_list=[loss])
         return float(value.reshape(-1)[0]) if keep else None
 
-    result = timed(step, args.warmup, args.steps)
+    if args.feed == "dataset":
+        from benchmarks.dataset_feed import timed_dataset
+
+        result = timed_dataset(args, exe, index)
+    else:
+        result = timed(step, args.warmup, args.steps)
+    if args.profile:
+        result["breakdown"] = breakdown(step, args.trace if index == 0 else "")
     exe.close()
     mark_result(result)
+
+
+def breakdown(step: Callable[[], object], trace: str, steps: int = 50) -> dict[str, float]:
+    """Milliseconds of a step by type of op, the most first, from some more steps."""
+    from fluidlite import profiler
+
+    with profiler.profile(trace or None) as report:
+        for _ in range(steps):
+            step()
+    return {total.op_type: total.seconds * 1e3 / steps for total in report.totals()}
+
+
+def rows_held() -> int:
+    """Rows of this server's table; 0 where the embedding is a dense parameter."""
+    import fluidlite as fluid
+    from fluidlite.values.sparse_table import SparseTable
+
+    table = fluid.global_scope().get("emb")
+    return len(table) if isinstance(table, SparseTable) else 0
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

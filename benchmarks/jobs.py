@@ -1,168 +1,205 @@
-"""Figures of whole jobs: the CTR job and the embedding job by fluidlite and by every peer that is there."""
+"""Figures of whole jobs: the CTR job and the embedding job by fluidlite and by every peer that is there.
+
+How many steps: the rate of a run is stable from the tenth step on, what varies is the machine, in stretches of a few
+seconds. So a run's clock goes for two to four seconds, about what its processes take to start, and rounds are many.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from benchmarks.data import data_file
-from benchmarks.environment import REPO, benchmark_environment
-from benchmarks.figures import Figure, Sample, SampleError, Settings, Target, Values
-from benchmarks.fluidlite_ctr import MODULE
+from benchmarks.figures import Figure, Sample, Settings, Target, Values
+from benchmarks.peers import SMALL_POOL, Run, command_of, last_line, memory_values, opener, runs_of
 
-_TIMEOUT: Final = 600.0
-#: without them page faults dominate the hand-written job
-_MALLOC: Final = {
-    "MALLOC_MMAP_THRESHOLD_": "4000000000",
-    "MALLOC_TRIM_THRESHOLD_": "4000000000",
-    "MALLOC_TOP_PAD_": "268435456",
-}
-_SCRIPTS: Final = {"numpy": "numpy_ctr.py", "fluid": "fluid18_ctr.py", "torch": "torch_ctr.py"}
-_ALL: Final = ("numpy", "fluid", "torch")
-
-
-def opener(
-    options: str, peers: Sequence[str] = _ALL, variants: Mapping[str, str] | None = None
-) -> Callable[[Settings], AbstractContextManager[Sequence[Sample]]]:
-    """How a job's figure begins. ``variants``: more runs of fluidlite or a peer, by name, with further options."""
-
-    @contextmanager
-    def open_job(settings: Settings) -> Iterator[Sequence[Sample]]:
-        words = [*options.split(), "--steps", str(settings.steps), "--warmup", str(settings.warmup)]
-        if "embed" not in options:
-            words += ["--data", str(settings.data or data_file())]
-        runs = {"fluidlite": ""} | dict.fromkeys(peers, "") | dict(variants or {})
-        commands = {name: command_of(name.split()[0], settings) for name in runs}
-        yield [sampler(name, [*command, *words, *runs[name].split()]) for name, command in commands.items() if command]
-
-    return open_job
-
-
-def command_of(system: str, settings: Settings) -> list[str]:
-    """How to run a system's script; empty when it is not here."""
-    if system == "fluidlite":
-        return [sys.executable, "-m", MODULE]
-    pythons = {"numpy": sys.executable, "fluid": settings.fluid_python, "torch": settings.torch_python}
-    if settings.peers is None or not pythons[system]:
-        return []
-    return [pythons[system], str(settings.peers / _SCRIPTS[system])]
-
-
-def sampler(name: str, command: Sequence[str]) -> Sample:
-    """Runs a script once; units of work per second, and for the report memory and time to the first step."""
-    extra = _MALLOC if name == "numpy" else {}
-
-    def sample() -> Values:
-        line = last_line(name, command, extra)
-        memory: dict[str, float] = line.get("peak_rss_mb", {})
-        values = {name: float(line["per_s"])}
-        roles = {"trainer": "trainer", "server": "pserver"}
-        sizes = {role: [mb for child, mb in memory.items() if child.startswith(start)] for role, start in roles.items()}
-        values |= {f"{name} {role} MB": max(found) for role, found in sizes.items() if found}
-        return values | {f"{name} start-up s": float(line["startup_s"])}
-
-    return sample
-
-
-def last_line(name: str, command: Sequence[str], extra: Mapping[str, str]) -> dict[str, Any]:
-    """What a script reports; SampleError when the job failed."""
-    env = benchmark_environment(extra=extra)
-    try:
-        done = subprocess.run(  # noqa: S603
-            command, cwd=REPO, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SampleError(f"{name}: {type(error).__name__}") from error
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    line: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    if not line.get("ok"):
-        raise SampleError(f"{name}: the job failed ({line.get('rcs', Path(command[0]).name)})")
-    return line
-
-
-def at_least(limit: float, *against: str, what: str = "", of: str = "fluidlite") -> Target:
-    """fluidlite's rate against the best of some peers."""
-    best = against[0] if len(against) == 1 else f"the best of {', '.join(against)}"
-    return Target(what or f"against {best}", of, limit, against, at_most=False)
-
-
+_WARMUP: Final = 15
+_LOCAL_STEPS, _PS_STEPS = 150, 80
 _PS1: Final = "--mode ps --servers 1 --trainers 1"
 _PS2: Final = "--mode ps --servers 2 --trainers 2"
 _RATE: Final = "examples/s"
 _JOB: Final = "CTR job (26 slots × 16, 1 M ids Zipf, 13 numbers, 400-400-1, batch 512)"
-_DENSE: Final = "fluidlite dense"
+_DENSE: Final = Run("fluidlite dense", "fluidlite", "--extra dist=0")
+_ON_TRAINER: Final = Run("fluidlite dense on trainer", "fluidlite", "--extra dense=trainer")
+#: ids of a row's key, and of the index that finds it at two cells a key, in bytes; beside them its values
+_KEY, _CELLS = 8, 8
+_EMPTY: Final = "--batch 1 --steps 5 --warmup 1"
+_MEMORY_STEPS: Final = 60
+#: an op below this share of a step is among the others
+_SHARE: Final = 0.01
+
+
+def at_least(limit: float, *against: str, what: str = "", of: str = "fluidlite") -> Target:
+    """A rate against the best of some others."""
+    best = against[0] if len(against) == 1 else f"the best of {', '.join(against)}"
+    return Target(what or f"against {best}", of, limit, against, at_most=False)
+
+
+def local(name: str, title: str, options: str, runs: Sequence[Run], *targets: Target) -> Figure:
+    """The CTR job in one process."""
+    return Figure(name, f"{_JOB}, local, {title}", _RATE, opener(options, runs), targets, _LOCAL_STEPS, _WARMUP)
+
+
+def served(name: str, title: str, options: str, runs: Sequence[Run], *targets: Target) -> Figure:
+    """The CTR job with servers."""
+    return Figure(name, f"{_JOB}, {title}", _RATE, opener(options, runs), targets, _PS_STEPS, _WARMUP)
+
+
+@contextmanager
+def open_memory(settings: Settings) -> Iterator[Sequence[Sample]]:
+    """Peak memory of every system's trainer and server; of ours also what a server must hold: an empty one, and rows."""
+    job = f"{_PS1} --sync async"
+    full = command_of(Run("fluidlite", "fluidlite"), job, settings)
+    empty = command_of(Run("fluidlite", "fluidlite", _EMPTY), job, settings)
+
+    def ours() -> Values:
+        line, bare = last_line("fluidlite", full, {}), last_line("fluidlite, empty", empty, {})
+        alone = memory_values("empty", bare)["empty server MB"]
+        rows = line["rows_held"] * (4 * line["dim"] + _KEY + _CELLS) / 2**20
+        held = {"empty server MB": alone, "rows, keys, index MB": rows, _HELD: alone + rows}
+        return {**memory_values("fluidlite", line), **held}
+
+    others = tuple(Run(name, name, env=SMALL_POOL if name == "fluid" else {}) for name in ("numpy", *_PEERS))
+    with opener(job, others, memory_values)(settings) as samples:
+        yield [ours, *samples]
+
+
+@contextmanager
+def open_profile(settings: Settings) -> Iterator[Sequence[Sample]]:
+    """Milliseconds of a step by type of op, from the executor's profile; the trace of the last local run is kept."""
+    trace = f" --trace {settings.trace}" if settings.trace else ""
+    runs = (Run("local", "fluidlite", f"--profile{trace}"), Run("trainer of 1 × 1", "fluidlite", f"--profile {_PS1}"))
+    with opener("", runs, op_values)(settings) as samples:
+        yield samples
+
+
+def op_values(name: str, line: Mapping[str, Any]) -> Values:
+    """By type of op, the most time first."""
+    ops: Mapping[str, float] = line["breakdown"]
+    least = _SHARE * sum(ops.values())
+    shown = {f"{name}: {op}": ms for op, ms in ops.items() if ms >= least}
+    return shown | {f"{name}: all others": sum(ms for ms in ops.values() if ms < least)}
+
+
+_PEERS: Final = ("fluid", "torch", "tf", "paddle")
+_READING: Final = ("fluidlite", "fluid", "paddle")
+_READ: Final = tuple(f"{name}{how}" for name in _READING[1:] for how in ("", " QueueDataset"))
+_HELD: Final = "empty server + rows, keys, index MB"
+_BEST: Final = at_least(1.15, "fluid", "torch", "tf", "paddle", what="against the best peer")
+_FLOOR: Final = at_least(1.15, "numpy", what="against hand-written numpy")
 _FIRST_STEP: Final = Target("seconds to the first step", "fluidlite start-up s", 1.5)
-_MEMORY: Final = Target("trainer's memory against numpy's", "fluidlite trainer MB", 1.15, ("numpy trainer MB",))
-_AS_PARAMETER: Final = {_DENSE: "--extra dist=0"}
+_OTHERS: Final = at_least(1.15, "torch", "tf", "paddle", what="against the best other")
+
+
+def _below(role: str) -> Target:
+    peers = tuple(f"{name} {role} MB" for name in _PEERS)
+    return Target(f"{role} against the smallest peer", f"fluidlite {role} MB", 1.0, peers)
+
 
 FIGURES: Final = (
-    Figure(
+    local(
         "local-sgd",
-        f"{_JOB}, local, sgd; `fluidlite dense`: the embedding as a dense parameter, as the peers hold it",
-        _RATE,
-        opener("", variants=_AS_PARAMETER),
-        (at_least(1.15, *_ALL), at_least(1.15, *_ALL, what="as a dense parameter, against the same", of=_DENSE)),
+        "sgd; `fluidlite dense`: the embedding as a dense parameter, as the peers hold it",
+        "",
+        (*runs_of("numpy", *_PEERS), _DENSE),
+        _BEST,
+        _FLOOR,
     ),
-    Figure("local-adagrad", f"{_JOB}, local, Adagrad", _RATE, opener("--optimizer adagrad"), (at_least(1.15, *_ALL),)),
-    Figure(
+    local("local-adagrad", "Adagrad", "--optimizer adagrad", runs_of("numpy", *_PEERS), _BEST),
+    local(
         "local-adam",
-        f"{_JOB}, local, lazy Adam",
-        _RATE,
-        opener("--optimizer adam", peers=("fluid", "torch")),
-        (at_least(1.15, "fluid", "torch"),),
+        "lazy Adam",
+        "--optimizer adam",
+        runs_of("fluid", "torch", "paddle"),
+        at_least(1.15, "fluid", "torch", "paddle", what="against the best peer"),
     ),
-    Figure(
+    local(
         "local-26-inputs",
-        f"{_JOB}, local, sgd, 26 inputs and look-ups",
-        _RATE,
-        opener("--split-slots", ("fluid",), {"fluid QueueDataset": "--feed dataset"}),
-        (at_least(1.3, "fluid", "fluid QueueDataset"),),
+        "sgd, 26 inputs and look-ups, fed by arrays or from text by a QueueDataset",
+        "--split-slots",
+        (*runs_of("fluid", "paddle"), *(Run(f"{name} QueueDataset", name, "--feed dataset") for name in _READING)),
+        *(
+            at_least(1.3, *_READ, what=f"{how} against the better of feeds and QueueDataset", of=name)
+            for how, name in (("by feeds", "fluidlite"), ("by QueueDataset", "fluidlite QueueDataset"))
+        ),
     ),
-    Figure(
-        "1x1-sync",
-        f"{_JOB}, 1 pserver × 1 trainer, sync sgd",
-        _RATE,
-        opener(f"{_PS1} --sync sync"),
-        (at_least(2.0, "fluid"), at_least(1.0, "torch"), at_least(1.0, "numpy"), _MEMORY),
+    *(
+        served(
+            f"1x1-{mode}",
+            f"1 pserver × 1 trainer, {mode} sgd; `dense on trainer`: as torch, which never sends its dense parameters",
+            f"{_PS1} --sync {mode}",
+            (*runs_of("numpy", "fluid", "torch"), _ON_TRAINER),
+            at_least(limit, "fluid"),
+            at_least(1.0, "torch"),
+            at_least(1.15, "torch", what="dense on trainer against torch", of=_ON_TRAINER.name),
+        )
+        for mode, limit in (("sync", 2.0), ("async", 1.5))
     ),
-    Figure(
-        "1x1-async",
-        f"{_JOB}, 1 pserver × 1 trainer, async sgd",
-        _RATE,
-        opener(f"{_PS1} --sync async"),
-        (at_least(1.5, "fluid"), at_least(1.0, "torch"), at_least(1.0, "numpy"), _MEMORY),
-    ),
-    Figure(
+    served(
         "2x2-sync",
-        f"{_JOB}, 2 pservers × 2 trainers, sync sgd",
-        _RATE,
-        opener(f"{_PS2} --sync sync"),
-        (at_least(2.0, "fluid"), at_least(1.15, "torch"), _FIRST_STEP),
+        "2 pservers × 2 trainers, sync sgd",
+        f"{_PS2} --sync sync",
+        runs_of("numpy", "fluid", "torch"),
+        at_least(2.0, "fluid"),
+        at_least(1.15, "torch"),
+        _FIRST_STEP,
+    ),
+    served(
+        "2x2-async",
+        "2 pservers × 2 trainers, async sgd",
+        f"{_PS2} --sync async",
+        runs_of("numpy", *_PEERS),
+        at_least(1.5, "fluid"),
+        _OTHERS,
+        _FIRST_STEP,
     ),
     Figure(
-        "2x2-async",
-        f"{_JOB}, 2 pservers × 2 trainers, async sgd",
-        _RATE,
-        opener(f"{_PS2} --sync async"),
-        (at_least(1.5, "fluid"), at_least(1.15, "torch"), _FIRST_STEP),
+        "memory",
+        f"peak resident memory, {_JOB}, 1 pserver × 1 trainer, async sgd",
+        "MB",
+        open_memory,
+        (
+            Target("trainer against numpy's", "fluidlite trainer MB", 1.15, ("numpy trainer MB",)),
+            Target("server against an empty one + rows, keys, index", "fluidlite server MB", 1.25, (_HELD,)),
+            _below("trainer"),
+            _below("server"),
+        ),
+        _MEMORY_STEPS,
+        _WARMUP,
     ),
     Figure(
         "embed-local",
         "embedding job: pull + push of 10,000 unique rows of 1 M, local, by a whole program",
         "rows/s",
-        opener("--workload embed"),
-        (at_least(1.0, "numpy", what="against bare numpy without an index"), at_least(1.0, "fluid")),
+        opener(
+            "--workload embed",
+            (
+                *(Run(f"fluidlite ({name})", "fluidlite", env={"FLUIDLITE_KERNELS": name}) for name in ("c", "numpy")),
+                *runs_of("numpy", "fluid", "torch")[1:],
+            ),
+        ),
+        (
+            at_least(1.0, "numpy", what="C kernels against bare numpy without an index", of="fluidlite (c)"),
+            at_least(0.8, "numpy", what="numpy kernels against the same", of="fluidlite (numpy)"),
+        ),
+        steps=800,
+        warmup=50,
     ),
     Figure(
         "embed-1x1",
         "embedding job, 1 pserver × 1 trainer, sync",
         "rows/s",
-        opener(f"--workload embed {_PS1} --sync sync"),
-        (at_least(1.5, "torch"), at_least(1.0, "fluid"), at_least(1.0, "numpy")),
+        opener(f"--workload embed {_PS1} --sync sync", runs_of("numpy", "fluid", "torch")),
+        (at_least(1.5, "torch"),),
+        steps=200,
+        warmup=30,
+    ),
+    Figure(
+        "op-profile",
+        "a step by type of op, as the executor's profile has it (which adds some µs per op)",
+        "ms",
+        open_profile,
+        steps=50,
+        warmup=_WARMUP,
     ),
 )

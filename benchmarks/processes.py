@@ -70,7 +70,10 @@ def quantiles(ms: Sequence[float]) -> dict[str, float]:
 
 
 class Child:
-    """A process of the job. ``marks`` fills as they come; ``on_mark(child, what)`` is called from a thread."""
+    """A process of the job. ``marks`` fills as they come; ``on_mark(child, what)`` is called from a thread.
+
+    Its stdin is open until `release`, for children that wait for its end.
+    """
 
     def __init__(
         self, name: str, module: str, argv: Sequence[str], threads: int, on_mark: Callable[[Child, str], None]
@@ -87,7 +90,7 @@ class Child:
                 [sys.executable, "-u", "-m", module, *argv],
                 cwd=REPO,
                 env=benchmark_environment(threads),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -106,6 +109,11 @@ class Child:
                 self.marks[found["mark"]] = found
                 self._on_mark(self, found["mark"])
 
+    def release(self) -> None:
+        """Close its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def wait(self, timeout: float) -> bool:
         """Whether the process ended well within ``timeout`` seconds."""
         try:
@@ -117,6 +125,7 @@ class Child:
 
     def stop(self, within: float = 0.0) -> None:
         """End the process, after ``within`` seconds by force."""
+        self.release()
         if not self.wait(within):
             self.process.kill()
             self.wait(_GRACE)
@@ -164,8 +173,11 @@ class Job:
         for key in ("loss_first", "loss_last"):
             if key in results[0]:
                 report[key] = round(_mean(results, key), 4)
+        if "breakdown" in results[0]:
+            report["breakdown"] = results[0]["breakdown"]
         children = {child.name: child for child in self.servers + self.workers}
         ended = {name: child.marks["result"] for name, child in children.items() if "result" in child.marks}
+        report["rows_held"] = sum(end["result"]["rows"] for name, end in ended.items() if name.startswith("pserver"))
         report["cpu_window"] = self._cpu(children)
         report["cpu_total_s"] = {name: [round(part, 2) for part in end["cpu_s"]] for name, end in ended.items()}
         report["peak_rss_mb"] = {name: round(end["peak_mb"]) for name, end in ended.items()}
@@ -197,7 +209,7 @@ class Job:
         return {"at": time.time(), **usage}
 
 
-def mark_result(result: Mapping[str, Any] | None = None) -> None:
+def mark_result(result: Mapping[str, Any]) -> None:
     """The last mark of every child: what it measured, and what it took."""
     used = os.times()
     mark("result", result=result, cpu_s=[used.user, used.system], peak_mb=peak_mb() or 0.0)

@@ -9,39 +9,52 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.figures import Figure, Sample, Settings, Target, Values
+from benchmarks.figures import Figure, Sample, Settings, Target
+from benchmarks.inside import KERNELS, with_kernels
 from benchmarks.servers import pair_bytes, receive, started
 from benchmarks.timing import median_ms
 from fluidlite.protocol.messages import Gradient, RowRequest
 from fluidlite.rpc.client import grpc_port
 
 WIDTH: Final = 16
-_KINDS: Final = {"fluidlite": "pserver", "echo by our transport": "echo", "dict of rows": "dict"}
+_IDS: Final = 13_000
+_ECHO: Final = "echo by our transport"
+_DICT: Final = "dict of rows"
+_OURS: Final = "fluidlite"
+_C, _NUMPY = (f"{_OURS} ({kernels})" for kernels in KERNELS)
 
 
 @contextmanager
 def open_pull_push(settings: Settings) -> Iterator[Sequence[Sample]]:
-    """Servers of every kind, each with the same rows; a sample is the median of many pairs of pull and push."""
-    rows, count = settings.size(1_000_000), settings.size(13_000)
-    ids = np.random.default_rng(7).choice(rows, count, replace=False).astype(np.int64)
+    """Servers of every kind, each with the same rows; a sample is the median of many pairs of pull and push.
+
+    Ours run twice, client and server with C kernels and with numpy kernels.
+    """
+    count = settings.size(_IDS)
     with ExitStack() as stack:
-        calls = {}
-        for name, kind in _KINDS.items():
-            server = stack.enter_context(started(kind, width=WIDTH, rows=rows))
-            calls[name] = stack.enter_context(grpc_pair(server, ids))
+        samples = [stack.enter_context(with_kernels(open_ours, kernels, settings)) for kernels in KERNELS]
+        for name, kind in ((_ECHO, "echo"), (_DICT, "dict")):
+            samples += stack.enter_context(open_kind(name, kind, settings))
         server = stack.enter_context(started("tcp", width=WIDTH, ids=count))
-        calls["raw TCP"] = stack.enter_context(tcp_pair(server["endpoint"], count))
-        yield [sampler(name, call, settings) for name, call in calls.items()]
+        call = stack.enter_context(tcp_pair(server["endpoint"], count))
+        yield [*samples, lambda: {"raw TCP": median_ms(call, settings.steps)}]
 
 
-def sampler(name: str, call: Callable[[], object], settings: Settings) -> Sample:
-    """Measures one pair; the dict takes a hundred times longer, so it gets fewer."""
-    repeats = max(1, settings.steps // 20) if name == "dict of rows" else settings.steps
+@contextmanager
+def open_ours(settings: Settings) -> Iterator[Sequence[Sample]]:
+    """A server of rows."""
+    with open_kind(_OURS, "pserver", settings) as samples:
+        yield samples
 
-    def sample() -> Values:
-        return {name: median_ms(call, repeats)}
 
-    return sample
+@contextmanager
+def open_kind(name: str, kind: str, settings: Settings) -> Iterator[Sequence[Sample]]:
+    """A server of one kind and a client; the dict takes a hundred times longer, so it gets fewer pairs."""
+    rows, count = settings.size(1_000_000), settings.size(_IDS)
+    ids = np.random.default_rng(7).choice(rows, count, replace=False).astype(np.int64)
+    repeats = max(1, settings.steps // 20) if kind == "dict" else settings.steps
+    with started(kind, width=WIDTH, rows=rows) as server, grpc_pair(server, ids) as call:
+        yield [lambda: {name: median_ms(call, repeats)}]
 
 
 @contextmanager
@@ -88,18 +101,11 @@ FIGURES: Final = (
         "ms",
         open_pull_push,
         (
-            Target(
-                "ms beyond the echo, limit for C kernels", "fluidlite", 1.2, ("echo by our transport",), difference=True
-            ),
-            Target(
-                "ms beyond the echo, limit for numpy kernels",
-                "fluidlite",
-                2.0,
-                ("echo by our transport",),
-                difference=True,
-            ),
-            Target("echo against raw TCP", "echo by our transport", 6.0, ("raw TCP",)),
-            Target("faster than a dict of rows", "dict of rows", 15.0, ("fluidlite",), at_most=False),
+            Target("ms beyond the echo, C kernels", _C, 1.2, (_ECHO,), difference=True),
+            Target("ms beyond the echo, numpy kernels", _NUMPY, 2.0, (_ECHO,), difference=True),
+            Target("echo against raw TCP", _ECHO, 6.0, ("raw TCP",)),
+            Target("C kernels faster than a dict of rows", _DICT, 15.0, (_C,), at_most=False),
         ),
+        steps=300,
     ),
 )

@@ -27,13 +27,6 @@ def hashed(slot, value):
     return int.from_bytes(hashlib.blake2b(f"{slot}:{value}".encode(), digest_size=8).digest(), "little")
 
 
-def parse_criteo(line):
-    label, *fields = line.rstrip("\n").split("\t" if "\t" in line else ",")
-    numbers = [float(field or 0) for field in fields[:NUMBERS]]
-    slots = [[hashed(slot, value)] if value else [] for slot, value in enumerate(fields[NUMBERS:])]
-    return float(label), np.sign(numbers) * np.log1p(np.abs(numbers)), slots
-
-
 def parse_named(line):
     label, numbers, slots = 0.0, [], [[] for _ in range(SLOTS)]
     for field in line.split():
@@ -59,22 +52,29 @@ def parse_feasigns(line):
     return label, np.zeros(NUMBERS), slots
 
 
-def read(paths):
-    examples = []
-    for path in paths:
-        lines = [line for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
-        if lines and lines[0].startswith("label"):
-            lines = lines[1:]
-        for line in lines:
-            parse = (
-                parse_named
-                if line.startswith("click:")
-                else parse_criteo
-                if "," in line or "\t" in line
-                else parse_feasigns
-            )
-            examples.append(parse(line))
-    return examples
+def read_criteo(path, separator, header):
+    """Criteo's own lines, by the parser that takes whole blocks of them; id 0 is a blank."""
+    batches = fluid.reader.criteo_reader([path], 1_000_000, separator=separator, header=header)()
+    label, numbers, ids = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
+    given = ids != 0
+    return label, np.sign(numbers) * np.log1p(np.abs(numbers)), ids[given], given.astype(np.int64)
+
+
+def read_lines(path, parse):
+    rows = [parse(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    label, numbers, slots = zip(*rows, strict=True)
+    ids = np.array([value for row in slots for slot in row for value in slot], np.uint64).view(np.int64)
+    return np.array(label)[:, None], np.array(numbers), ids, np.array([[len(slot) for slot in row] for row in slots])
+
+
+def read(path):
+    with Path(path).open(encoding="utf-8") as lines:
+        first = lines.readline()
+    if first.startswith("click:"):
+        return read_lines(path, parse_named)
+    if "," in first or "\t" in first:
+        return read_criteo(path, "\t" if "\t" in first else ",", first.startswith("label"))
+    return read_lines(path, parse_feasigns)
 
 
 def make_up(count):
@@ -82,23 +82,32 @@ def make_up(count):
     random = np.random.default_rng(0)
     values = random.zipf(1.3, (count, SLOTS)) % 1000
     score = (values[:, :6] % 2 * 2 - 1).sum(axis=1)
-    labels = (score + random.normal(size=count) > 0).astype(float)
+    labels = (score + random.normal(size=count) > 0)[:, None]
     numbers = random.normal(size=(count, NUMBERS))
-    return [
-        (label, row, [[hashed(slot, value)] for slot, value in enumerate(ids)])
-        for label, row, ids in zip(labels, numbers, values, strict=True)
-    ]
+    ids = np.array([hashed(slot, value) for row in values for slot, value in enumerate(row)], np.uint64).view(np.int64)
+    return labels, numbers, ids, np.ones((count, SLOTS), np.int64)
 
 
-def feed_of(examples):
-    """Ids of all slots one after another; a sequence is one slot of one example, empty where the field is blank."""
-    sequences = [slot for _, _, slots in examples for slot in slots]
-    ids = np.array([value for slot in sequences for value in slot], np.uint64).view(np.int64).reshape(-1, 1)
-    return {
-        "ids": fluid.create_lod_tensor(ids, [[len(slot) for slot in sequences]], fluid.CPUPlace()),
-        "numbers": np.array([numbers for _, numbers, _ in examples], np.float32),
-        "label": np.array([[label] for label, _, _ in examples], np.float32),
-    }
+class Examples:
+    """label (n, 1), numbers (n, 13), ids of all slots of all examples, and how many each slot has, lengths (n, 26)."""
+
+    def __init__(self, parts):
+        label, numbers, self.ids, lengths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        self.label, self.numbers = label.astype(np.float32), numbers.astype(np.float32)
+        self.ends = np.concatenate([[0], np.cumsum(lengths)])
+
+    def batches(self, size, trainer, trainers):
+        """This trainer's share of the examples; a sequence is one slot of one example, empty where the field is blank."""
+        share = len(self.label) // trainers
+        for start in range(trainer * share, (trainer + 1) * share, size):
+            stop = min(start + size, (trainer + 1) * share)
+            ends = self.ends[start * SLOTS : stop * SLOTS + 1]
+            ids = self.ids[ends[0] : ends[-1], None]
+            yield (
+                fluid.LoDTensor(ids, (tuple((ends - ends[0]).tolist()),)),
+                self.numbers[start:stop],
+                self.label[start:stop],
+            )
 
 
 def model():
@@ -114,7 +123,8 @@ def model():
     for size in (400, 400):
         deep = fluid.layers.fc(deep, size, act="relu")
     logit = fluid.layers.fc(deep, 1)
-    return fluid.layers.mean(fluid.layers.sigmoid_cross_entropy_with_logits(logit, label))
+    loss = fluid.layers.mean(fluid.layers.sigmoid_cross_entropy_with_logits(logit, label))
+    return loss, [ids, numbers, label]
 
 
 def main():
@@ -125,7 +135,7 @@ def main():
     parser.add_argument("--steps", type=int, default=0, help="stop every epoch after so many steps; 0: never")
     args = parser.parse_args()
 
-    loss = model()
+    loss, inputs = model()
     fluid.optimizer.Adagrad(0.05).minimize(loss)
     trainer, trainers = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
     role = os.environ.get("TRAINING_ROLE", "LOCAL")
@@ -142,12 +152,13 @@ def main():
             return
 
     exe.run(fluid.default_startup_program())
-    examples = read(args.files) if args.files else make_up(20_000)
-    mine = examples[trainer::trainers][: len(examples) // trainers]
+    examples = Examples([read(path) for path in args.files] or [make_up(20_000)])
+    loader = fluid.io.DataLoader.from_generator(feed_list=inputs, capacity=8)  # a thread makes the batches
+    loader.set_batch_generator(lambda: examples.batches(args.batch, trainer, trainers))
     for epoch in range(args.epochs):
         losses = []
-        for start in range(0, len(mine), args.batch):
-            losses += exe.run(feed=feed_of(mine[start : start + args.batch]), fetch_list=[loss])
+        for feed in loader():
+            losses += exe.run(feed=feed, fetch_list=[loss])
             if len(losses) == args.steps:
                 break
         print(f"epoch {epoch} loss {np.mean(losses):.4f}", flush=True)

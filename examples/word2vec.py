@@ -15,6 +15,7 @@ import gzip
 import os
 import re
 import time
+from functools import partial
 
 import numpy as np
 
@@ -54,14 +55,14 @@ class Corpus:
                     yield np.concatenate([left, right]), np.concatenate([right, left])
 
     def batches(self, random, part, parts, size):
-        """Feeds of ``size`` centres, each with its context word and NEGATIVES words of noise."""
+        """Batches of ``size`` centres, each with its context word and NEGATIVES words of noise."""
         chunks = list(self.pairs(random, part, parts))
         centre, context = (np.concatenate(side) for side in zip(*chunks, strict=True))
         order = random.permutation(len(centre))
         for start in range(0, len(order) - size + 1, size):
             index = order[start : start + size]
             noise = np.searchsorted(self.noise, random.random((size, NEGATIVES)))
-            yield {"centre": centre[index, None], "targets": np.concatenate([context[index, None], noise], axis=1)}
+            yield centre[index, None], np.concatenate([context[index, None], noise], axis=1)
 
 
 def model(vocabulary):
@@ -78,7 +79,7 @@ def model(vocabulary):
         fluid.layers.fill_constant_batch_size_like(targets, [-1, NEGATIVES], "float32", 0.0),
     ], axis=1)  # fmt: skip
     losses = fluid.layers.sigmoid_cross_entropy_with_logits(logits, label)
-    return a, fluid.layers.reduce_mean(fluid.layers.reduce_sum(losses, dim=1))
+    return [centre, targets], a, fluid.layers.reduce_mean(fluid.layers.reduce_sum(losses, dim=1))
 
 
 def show_neighbours(vectors, corpus, words):
@@ -89,11 +90,13 @@ def show_neighbours(vectors, corpus, words):
             print(f"{word}: {', '.join(corpus.words[index] for index in near)}")
 
 
-def train(exe, corpus, args, part, parts, loss):
-    random = np.random.default_rng(part)
+def train(exe, corpus, args, part, parts, inputs, loss):
+    loader = fluid.io.DataLoader.from_generator(feed_list=inputs, capacity=8)  # a thread makes the batches
     for epoch in range(args.epochs):
+        random = np.random.default_rng([part, epoch])
+        loader.set_batch_generator(partial(corpus.batches, random, part, parts, args.batch))
         start, losses = time.perf_counter(), []
-        for feed in corpus.batches(random, part, parts, args.batch):
+        for feed in loader():
             losses += exe.run(feed=feed, fetch_list=[loss])
             if len(losses) == args.steps:
                 break
@@ -111,7 +114,7 @@ def main():
     args = parser.parse_args()
 
     corpus = Corpus(read_sentences(args.text))
-    vector, loss = model(len(corpus.words))
+    inputs, vector, loss = model(len(corpus.words))
     test_program = fluid.default_main_program().clone(for_test=True)
     fluid.optimizer.Adagrad(0.5).minimize(loss)
     part, parts = int(os.environ.get("PADDLE_TRAINER_ID", "0")), int(os.environ.get("PADDLE_TRAINERS_NUM", "1"))
@@ -129,7 +132,7 @@ def main():
         test_program = transpiler.get_test_program(test_program)
 
     exe.run(fluid.default_startup_program())
-    train(exe, corpus, args, part, parts, loss)
+    train(exe, corpus, args, part, parts, inputs, loss)
     if part == 0:
         everything = np.arange(len(corpus.words))[:, None]
         feed = {"centre": everything, "targets": np.repeat(everything, 1 + NEGATIVES, axis=1)}

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fluidlite import (
     backward,
     clip,
+    core,
+    fusion,
     initializer,
     io,
     layers,
     metrics,
     nets,
     optimizer,
+    reader,
     regularizer,
     transpiler,
     unique_name,
 )
 from fluidlite.backward import append_backward, gradients
-from fluidlite.cluster import LocalCluster
+from fluidlite.config import show_config
 from fluidlite.data_feeder import DataFeeder
+from fluidlite.dataset import DatasetFactory
 from fluidlite.executor import CPUPlace, CUDAPlace, Executor, is_compiled_with_cuda
 from fluidlite.framework import (
     Program,
@@ -36,12 +42,26 @@ from fluidlite.transpiler.distribute import DistributeTranspiler, DistributeTran
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 
+if TYPE_CHECKING:
+    from fluidlite.cluster import LocalCluster
+else:
+
+    def __getattr__(name: str) -> Any:
+        """`LocalCluster` brings the server and its protocol, so it is imported when it is first used."""
+        if name != "LocalCluster":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from fluidlite.cluster import LocalCluster
+
+        return LocalCluster
+
+
 __version__ = "0.1.0"
 
 __all__ = [
     "CPUPlace",
     "CUDAPlace",
     "DataFeeder",
+    "DatasetFactory",
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
     "Executor",
@@ -55,12 +75,14 @@ __all__ = [
     "append_backward",
     "backward",
     "clip",
+    "core",
     "create_lod_tensor",
     "create_random_int_lodtensor",
     "data",
     "default_main_program",
     "default_startup_program",
     "embedding",
+    "fusion",
     "global_scope",
     "gradients",
     "initializer",
@@ -74,8 +96,10 @@ __all__ = [
     "optimizer",
     "profiler",
     "program_guard",
+    "reader",
     "regularizer",
     "scope_guard",
+    "show_config",
     "transpiler",
     "unique_name",
 ]

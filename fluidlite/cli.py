@@ -1,4 +1,4 @@
-"""The command line: ``fluidlite demo | launch | show | transpile``."""
+"""The command line: ``fluidlite demo | doctor | fuse | launch | show | trace | transpile``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import fluidlite
+from fluidlite import config, fusion
 from fluidlite import launch as launcher
 from fluidlite.core import ir, serde, text
 from fluidlite.errors import FluidliteError, TextFormError
@@ -26,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich takes a fifth of the time of `--help` to import
     help="Programs with distributed embedding tables: train, launch, look inside.",
 )
 
@@ -64,9 +66,28 @@ def demo(
 
 
 @app.command()
+def doctor() -> None:
+    """Tell what this installation is made of and try it; exit code 1 when something is wrong."""
+    failures = config.failures()
+    typer.echo(config.lines_of({**config.facts(), **{name: wrong or "ok" for name, wrong in failures.items()}}))
+    if any(failures.values()):
+        raise typer.Exit(1)
+
+
+@app.command()
 def show(file: Annotated[Path, typer.Argument(help="a program: ProgramDesc bytes or the text form")]) -> None:
     """Print a program."""
     typer.echo(text.show(read_program(file)))
+
+
+@app.command()
+def fuse(
+    file: Annotated[Path, typer.Argument(help="a program: ProgramDesc bytes or the text form")],
+    fetch: Annotated[list[str] | None, typer.Option(help="a variable that is fetched; may be given again")] = None,
+    after: Annotated[str, typer.Option(help=f"stop after this pass: {', '.join(fusion.NAMES)}")] = "",
+) -> None:
+    """Show a program as an executor runs it: what fusion passes make of it."""
+    typer.echo(fusion.show(read_program(file), fetch or (), after or None))
 
 
 @app.command()
@@ -80,13 +101,16 @@ def transpile(
     trainers: Annotated[int, typer.Option(min=1)] = 2,
     asynchronous: Annotated[bool, typer.Option("--async", help="servers apply pushes on arrival")] = False,
     min_block_size: Annotated[int, typer.Option(min=1, help="elements of the smallest slice")] = 8192,
+    dense_on_trainer: Annotated[
+        bool, typer.Option("--dense-on-trainer", help="dense parameters stay on the only trainer")
+    ] = False,
 ) -> None:
     """Show what the distribute transpiler makes of a program, pass by pass."""
-    endpoints = tuple(f"pserver{index}:6174" for index in range(pservers))
-    cluster = Cluster(endpoints, trainers, sync=not asynchronous)
+    cluster = _cluster(pservers, trainers, asynchronous)
     main_program = read_program(file)
     startup_program = read_program(startup)
-    plan = make_plan(main_program, startup_program, cluster, Options(min_block_size=min_block_size))
+    options = Options(min_block_size=min_block_size, dense_on_trainer=dense_on_trainer)
+    plan = make_plan(main_program, startup_program, cluster, options)
     if why:
         typer.echo("\n".join(explain.why(plan, after or None)) or "every pass took everything it looks for")
         return
@@ -94,8 +118,31 @@ def transpile(
     if pserver is not None:
         if pserver >= pservers:
             raise typer.BadParameter(f"there are {pservers} pservers, numbered from 0")
-        plan = plan.at(endpoints[pserver])
+        plan = plan.at(cluster.endpoints[pserver])
     typer.echo(explain.after(main_program, startup_program, plan, role, after or explain.last_pass(role)))
+
+
+@app.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="the main program after minimize, in text form")],
+    startup: Annotated[Path, typer.Argument(help="the startup program, in text form")],
+    table: Annotated[str, typer.Option(help="a distributed table, or a parameter that is fetched by row")],
+    id: Annotated[int, typer.Option(min=-(2**63), max=2**63 - 1, help="the id of a row, an int64")],
+    pservers: Annotated[int, typer.Option(min=1)] = 2,
+    trainers: Annotated[int, typer.Option(min=1)] = 2,
+    asynchronous: Annotated[bool, typer.Option("--async", help="servers apply pushes on arrival")] = False,
+) -> None:
+    """Show where the row of an id is, and the ops that it passes in a step."""
+    from fluidlite.tracing import describe
+
+    main_program, startup_program = read_program(file), read_program(startup)
+    plan = make_plan(main_program, startup_program, _cluster(pservers, trainers, asynchronous))
+    typer.echo("\n".join(describe(main_program, startup_program, plan, table, id)))
+
+
+def _cluster(pservers: int, trainers: int, asynchronous: bool) -> Cluster:
+    """A job to look at: endpoints with made-up names."""
+    return Cluster(tuple(f"pserver{index}:6174" for index in range(pservers)), trainers, sync=not asynchronous)
 
 
 def read_program(file: Path) -> ir.Program:

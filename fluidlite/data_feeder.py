@@ -34,14 +34,7 @@ class DataFeeder:
 
     def feed(self, iterable: Iterable[Row]) -> Feed:
         """One batch: variable name -> LoDTensor. Raises FeedError naming the variable that rows do not fit."""
-        rows = list(iterable)
-        for number, row in enumerate(rows):
-            if len(row) != len(self._vars):
-                raise FeedError(
-                    f"row {number} has {len(row)} entries, but {len(self._vars)} variables are fed: "
-                    f"{', '.join(self.feed_names)}"
-                )
-        return {var.name: convert(var, [row[at] for row in rows]) for at, var in enumerate(self._vars)}
+        return feed_of_rows(self._vars, iterable)
 
     def feed_parallel(self, iterable: Iterable[Iterable[Row]], num_places: int | None = None) -> Iterator[Feed]:
         """One feed per batch of ``iterable``, of which there must be ``num_places`` (if given)."""
@@ -74,6 +67,18 @@ class DataFeeder:
                 raise FeedError(f"the last {len(group)} batches do not fill {places} places")
 
         return feeds
+
+
+def feed_of_rows(variables: Sequence[ir.Variable], rows: Iterable[Row]) -> Feed:
+    """The feed of a batch of rows, each with an entry per variable. Raises FeedError."""
+    rows = list(rows)
+    for number, row in enumerate(rows):
+        if len(row) != len(variables):
+            raise FeedError(
+                f"row {number} has {len(row)} entries, but {len(variables)} variables are fed: "
+                f"{', '.join(var.name for var in variables)}"
+            )
+    return {var.name: convert(var, [row[at] for row in rows]) for at, var in enumerate(variables)}
 
 
 def convert(var: ir.Variable, entries: Sequence[Any]) -> LoDTensor:

@@ -41,6 +41,18 @@ class FetchError(FluidliteError, ValueError):
     """A fetched name is not in the program or was never written."""
 
 
+class DataError(FluidliteError, ValueError):
+    """Data, or how it is to be read, is not what was said: names file, line and slot, or the argument."""
+
+
+class ReaderError(FluidliteError, RuntimeError):
+    """A reader failed in a process of its own, or cannot be used in this way; carries the traceback from there."""
+
+
+class EOFException(FluidliteError):  # noqa: N818 (scripts for Fluid catch this name)
+    """A loader that feeds a program has no more batches in this pass; call its ``reset()``."""
+
+
 class OutOfRangeError(FluidliteError, IndexError):
     """An id outside a table of fixed height; names op, variable, position and id."""
 
@@ -86,6 +98,10 @@ class TableError(FluidliteError, ValueError):
     """A table, or a request to one, is not what its declaration says (width, dtype, initialiser)."""
 
 
+class KernelError(FluidliteError, RuntimeError):
+    """The kernels that were asked for are not there."""
+
+
 class RemoteError(FluidliteError, RuntimeError):
     """Base of what can go wrong between a trainer and a pserver; names method and endpoint."""
 
@@ -108,6 +124,10 @@ class PeerLostError(RemoteError, ConnectionError):
 
 class UnreachableError(PeerLostError):
     """One attempt got no answer: the request may or may not have arrived. Retried before a user sees it."""
+
+
+class ForgottenError(RemoteError):
+    """The server does not know what a signature stands for (any more). The request is sent in full before a user sees it."""
 
 
 class ServerFailedError(RemoteError):

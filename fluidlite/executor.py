@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from fluidlite import framework
+from fluidlite.data_loader import with_loaders
+from fluidlite.dataset import DatasetBase
+from fluidlite.dataset_run import run_dataset, without_updates
 from fluidlite.errors import FetchError, FluidliteError, ProgramError
 from fluidlite.framework import Program, Variable, VarOrName
+from fluidlite.fusion.pipeline import Choice, chosen
 from fluidlite.ops.context import Ports
 from fluidlite.ports import ProcessPorts
 from fluidlite.runtime.executor import ExecutorCore
@@ -37,19 +41,20 @@ class Executor:
     """Runs whichever program it is given: a trainer's, a startup program, or a pserver's (which then serves).
 
     ``place`` is accepted for Fluid's sake. ``ports`` connects the process to others; by default gRPC, opened when a
-    program first needs it.
+    program first needs it. ``fusion``: which fusion passes rewrite the copy of a program that is compiled: all (True), none
+    (False), or these by name; by default what the environment variable ``FLUIDLITE_FUSION`` says, else all.
     """
 
-    def __init__(self, place: object = None, *, ports: Ports | None = None) -> None:
+    def __init__(self, place: object = None, *, ports: Ports | None = None, fusion: Choice = None) -> None:
         self.place = place
         #: how this process reaches others
         self.ports: Ports = ports if ports is not None else ProcessPorts()
-        self._core = ExecutorCore(self.ports)
+        self._core = ExecutorCore(self.ports, chosen(fusion))
 
     def run(
         self,
         program: Program | None = None,
-        feed: Mapping[str, Any] | None = None,
+        feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         fetch_list: VarOrName | Sequence[VarOrName] | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
@@ -61,7 +66,8 @@ class Executor:
     ) -> list[Any]:
         """Run a program once (default: the default main program) and return the fetched values.
 
-        ``feed``: variable name -> array of the declared dtype and shape, or LoDTensor. ``fetch_list``: Variables or
+        ``feed``: variable name -> array of the declared dtype and shape, or LoDTensor; or a list of one such, as loaders
+        give it. What it lacks, loaders of the program that are not iterable add (EOFException when they have no more). ``fetch_list``: Variables or
         names; a single one is taken as a list of one. ``return_numpy=False`` returns LoDTensors. Programs are
         compiled once and recompiled when edited, whatever ``use_program_cache`` says; the other arguments are Fluid's
         and change nothing.
@@ -69,7 +75,7 @@ class Executor:
         Raises FeedError, FetchError, UninitializedError, OpRunError and what the ops raise.
         """
         program, feed, names = _as_given(program, feed, fetch_list)
-        return self._core.run(program.desc, feed, names, scope, return_numpy)
+        return self._core.run(program.desc, with_loaders(program, feed), names, scope, return_numpy)
 
     def check(
         self,
@@ -80,6 +86,59 @@ class Executor:
         """Raise what `run` would raise before it runs the first op: wrong feeds, fetches of unknown variables."""
         program, feed, names = _as_given(program, feed, fetch_list)
         self._core.check(program.desc, feed, names)
+
+    def prefetch(
+        self, program: Program | None = None, feed: Mapping[str, Any] | None = None, scope: Scope | None = None
+    ) -> bool:
+        """Ask servers now for the rows that a later `run` of the program with this feed will need, and return at once.
+
+        Call it before the run of another batch: while that computes, the rows travel. The later run finds them by their
+        ids, whichever its feed; if it asks for others, it asks as usual. Only lookups whose ids depend on nothing but the
+        feed are asked for. The rows are those of the time of this call: they lack this trainer's steps since then, and
+        its last one where that was still on its way, besides what other trainers did since. In sync mode, where that
+        would change results, nothing is done. Returns whether anything was asked; raises what `run` would for the feed.
+        """
+        program, feed, _ = _as_given(program, feed, None)
+        return self._core.prefetch(program.desc, feed, scope)
+
+    def train_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: DatasetBase | None = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Sequence[VarOrName] | None = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: object = None,
+        *,
+        look_ahead: bool = False,
+    ) -> None:
+        """Run the program once per batch of a dataset, whose batches a thread makes ahead.
+
+        Every ``print_period`` batches ``fetch_list`` is fetched and printed behind the texts of ``fetch_info``. With
+        ``look_ahead`` the rows of a batch are asked for before the batch before it is run: see `prefetch`. The other
+        arguments are Fluid's and change nothing: files are read by the threads that the dataset was told of, and steps
+        follow each other. Raises DataError, FetchError and what `run` does.
+        """
+        ahead = self.prefetch if look_ahead else None
+        run_dataset(self, program, dataset, fetch_list, fetch_info, print_period, scope, ahead)
+
+    def infer_from_dataset(
+        self,
+        program: Program | None = None,
+        dataset: DatasetBase | None = None,
+        scope: Scope | None = None,
+        thread: int = 0,
+        debug: bool = False,
+        fetch_list: Sequence[VarOrName] | None = None,
+        fetch_info: Sequence[str] | None = None,
+        print_period: int = 100,
+        fetch_handler: object = None,
+    ) -> None:
+        """Like `train_from_dataset`; of a program that trains, a copy ``for_test`` is run, which changes no parameter."""
+        run_dataset(self, without_updates(program), dataset, fetch_list, fetch_info, print_period, scope)
 
     def close(self) -> None:
         """Tell the servers that this trainer is done. Idempotent; the executor cannot run afterwards."""
@@ -94,12 +153,16 @@ class Executor:
 
 
 def _as_given(
-    program: Program | None, feed: Mapping[str, Any] | None, fetch_list: VarOrName | Sequence[VarOrName] | None
+    program: Program | None,
+    feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    fetch_list: VarOrName | Sequence[VarOrName] | None,
 ) -> tuple[Program, Mapping[str, Any], list[str]]:
     """The arguments of a run: defaults filled in, kinds checked."""
     program = program if program is not None else framework.default_main_program()
     if not isinstance(program, Program):
         raise ProgramError(f"Executor.run needs a Program, not {type(program).__name__}")
+    if isinstance(feed, Sequence) and len(feed) == 1:
+        feed = feed[0]
     if feed is not None and not isinstance(feed, Mapping):
         raise ProgramError(f"feed must be a dict of variable name -> value, not {type(feed).__name__}")
     names = fetch_names(fetch_list)

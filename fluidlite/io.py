@@ -1,5 +1,7 @@
 """Saving and loading: variables to files and back, and inference models. Fluid's functions, names and formats.
 
+As in Fluid, the readers of `fluidlite.reader` and the loaders of `fluidlite.data_loader` have their names here too.
+
 What is saved are values of ``global_scope()``, or, for a transpiled trainer's program, what the servers hold
 (`fluidlite.dist_io`): the files are those of a local run either way. A variable's file is named like the variable,
 below ``dirname``; with ``filename`` all variables go into that one file, sorted by name.
@@ -12,20 +14,63 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fluidlite import framework
-from fluidlite.core import ir, serde
+from fluidlite.core import ir
 from fluidlite.core.verify import verify
+from fluidlite.data_loader import DataLoader, PyReader
 from fluidlite.dist_io import ServerStore, Store, load_on_server, names_on_server
 from fluidlite.dtypes import VarKind, numpy_dtype
 from fluidlite.errors import DtypeError, ProgramError, ShapeError, UninitializedError
 from fluidlite.framework import Parameter, Program, Variable, VarOrName
 from fluidlite.inference import inference_program, looked_up_tables, take_feed_fetch
 from fluidlite.ops import registry
+from fluidlite.reader import (
+    ComposeNotAligned,
+    batch,
+    buffered,
+    cache,
+    chain,
+    compose,
+    firstn,
+    map_readers,
+    multiprocess_reader,
+    shuffle,
+    xmap_readers,
+)
 from fluidlite.runtime.scope import Scope, global_scope
 from fluidlite.values import files
 from fluidlite.values.initial import Constant
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import SparseTable
+
+__all__ = [
+    "ComposeNotAligned",
+    "DataLoader",
+    "PyReader",
+    "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "get_program_parameter",
+    "get_program_persistable_vars",
+    "is_belong_to_optimizer",
+    "is_parameter",
+    "is_persistable",
+    "load_inference_model",
+    "load_params",
+    "load_persistables",
+    "load_vars",
+    "map_readers",
+    "multiprocess_reader",
+    "save_inference_model",
+    "save_params",
+    "save_persistables",
+    "save_vars",
+    "shuffle",
+    "xmap_readers",
+]
 
 Predicate: TypeAlias = Callable[[Variable], bool]
 _NOT_SAVED = (VarKind.FEED_MINIBATCH, VarKind.FETCH_LIST, VarKind.READER, VarKind.RAW)
@@ -162,6 +207,8 @@ def save_inference_model(
     servers. With ``export_for_deployment`` False the whole program is saved, as ``__model__.main_program``, for
     training on. Returns the names of the saved program's results.
     """
+    from fluidlite.core import serde
+
     program = _program(main_program)
     original = program.desc if program.distribution is None else program.distribution.main
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
@@ -192,6 +239,8 @@ def load_inference_model(
     Returns ``[program, names to feed, variables to fetch]``. Tables become read-only for the program: an id without a
     row reads zeros. ``executor`` and ``pserver_endpoints`` are Fluid's and not used.
     """
+    from fluidlite.core import serde
+
     path = Path(dirname) / (model_filename or _MODEL)
     with files.opened(path, "the inference model") as stream:
         desc = serde.from_bytes(stream.read(), str(path))

@@ -325,7 +325,7 @@ CONTEXT: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "all
 
 def main() -> None:
     """``python -m fluidlite.launch``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(context_settings=CONTEXT)(command)
     app()
 

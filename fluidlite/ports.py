@@ -19,7 +19,6 @@ from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.errors import FluidliteError, ProgramError
 from fluidlite.ops.context import HostPort, ServerPort
 from fluidlite.protocol.messages import Declared, Use
-from fluidlite.pserver.host import Host, make_service
 from fluidlite.runtime.scope import Scope
 
 if TYPE_CHECKING:
@@ -77,6 +76,16 @@ class TrainerPorts:
     def salt(self) -> int:
         """Makes the randomness of trainers differ."""
         return self._trainer or 0
+
+    @property
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """Bytes sent to all servers and received from them so far, by verb."""
+        sums: dict[str, tuple[int, int]] = {}
+        for verbs in self._port.traffic.values() if self._port is not None else ():
+            for verb, (sent, received) in verbs.items():
+                before = sums.get(verb, (0, 0))
+                sums[verb] = before[0] + sent, before[1] + received
+        return sums
 
     def leave(self) -> None:
         """Drop the connections without a word, as a process that dies does."""
@@ -213,6 +222,7 @@ class _GrpcHost:
     """Serves a pserver program over gRPC until all trainers are done."""
 
     def serve(self, program: Program, op: Operator, scope: Scope) -> None:
+        from fluidlite.pserver.host import Host, make_service
         from fluidlite.rpc.server import serve
 
         host = Host(program, op, scope)

@@ -62,10 +62,25 @@ def test_transpile_prints_a_role_after_any_pass(files: dict[str, str]) -> None:
     assert "adam(" in server
 
 
+def test_transpile_leaves_dense_parameters_to_the_only_trainer(files: dict[str, str]) -> None:
+    both = [files["main"], files["startup"], "--dense-on-trainer"]
+    trainer = run("transpile", *both, "--trainers", "1")
+    assert "recv" not in trainer
+    assert "dense_on_trainer leaves it" in run("transpile", *both, "--trainers", "1", "--why")
+
+
 def test_transpile_says_why(files: dict[str, str]) -> None:
     said = run("transpile", files["main"], files["startup"], "--why")
     assert "send_gradients: fc_0.w_0: not sliced: clip_by_norm needs the whole gradient" in said
     assert "send_gradients" not in run("transpile", files["main"], files["startup"], "--why", "--after", "move_updates")
+
+
+def test_trace_follows_an_id(files: dict[str, str]) -> None:
+    said = run("trace", files["main"], files["startup"], "--table", "emb", "--id", "-1", "--pservers", "3").splitlines()
+    assert said[:2] == ["emb: rows of 4 float32 on 3 server(s)", "id -1: part 0, at pserver0:6174"]
+    assert said[2].startswith("first value: ")
+    assert said[3] == "pull:"
+    assert said[-1].startswith("  pserver0:6174: adam(Param=[emb]")
 
 
 @pytest.mark.parametrize(
@@ -77,6 +92,7 @@ def test_transpile_says_why(files: dict[str, str]) -> None:
         (["show", "{tmp}/broken"], "broken: line 2"),
         (["transpile", "{main}", "{startup}", "--after", "no_such_pass"], "'no_such_pass' is no pass of the trainer"),
         (["transpile", "{startup}", "{startup}"], "cannot be transpiled"),
+        (["transpile", "{main}", "{startup}", "--dense-on-trainer"], "needs exactly one trainer, not 2"),
     ],
 )
 def test_errors_are_one_message_and_exit_code_1(

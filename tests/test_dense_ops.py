@@ -252,6 +252,19 @@ def test_accumulator_of_a_table() -> None:
     assert (column.name, column.width, column.fill) == ("Out_out0", 4, pytest.approx(0.1))
 
 
+def test_each_fill_of_a_constant_is_an_array_of_its_own() -> None:
+    first = output("fill_constant", {}, shape=[2], value=0.0)
+    first += 7
+    assert output("fill_constant", {}, shape=[2], value=0.0).tolist() == [0, 0]
+    assert np.signbit(output("fill_constant", {}, shape=[2], value=-0.0)).all()
+    assert output("fill_constant", {}, shape=[100], value=3.0).tolist() == [3] * 100
+
+
+def test_the_mean_of_numbers_is_that_over_all_axes() -> None:
+    x = np.random.default_rng(0).standard_normal((7, 5, 3)).astype(np.float32)
+    assert output("mean", {"X": x}) == x.sum(axis=(0, 1, 2), dtype=x.dtype) / np.float32(105)
+
+
 def test_assign_is_a_copy() -> None:
     source = np.array([1.0, 2.0])
     bench = build("assign", {"X": [source]}, {})

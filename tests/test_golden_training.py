@@ -30,7 +30,9 @@ def trained(snippet: Snippet, train: dict[str, Any]) -> tuple[list[list[float]],
 @pytest.mark.parametrize(
     "name", [name for name in golden_names("programs") if "train" in golden_json("programs", f"{name}.json")]
 )
-def test_golden_training(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fusion", ["1", "0"])
+def test_golden_training(name: str, fusion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLUIDLITE_FUSION", fusion)
     golden = golden_json("programs", f"{name}.json")
     lacking = missing(golden)
     if lacking:

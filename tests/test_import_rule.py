@@ -19,24 +19,42 @@ FRONT_END = {
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "dtypes": set(),
+    "kernels": set(),
     "proto_gen": set(),
     "protocol": {"values", "proto_gen"},
     "core": set(),
-    "values": set(),
-    "ops": {"core", "values", "protocol"},
-    "runtime": {"core", "values", "ops"},
+    "values": {"kernels"},
+    "ops": {"core", "values", "protocol", "kernels"},
+    "fusion": {"core", "ops"},
+    "runtime": {"core", "values", "ops", "fusion"},
     **{name: {"core", "ops"} | FRONT_END for name in FRONT_END},
     "lod_tensor": {"core", "ops", "values"} | FRONT_END,
     "data_feeder": {"core", "ops", "values"} | FRONT_END,
     "metrics": {"values"},
+    "reader": {"kernels", "values"},
+    "dataset": {"core", "values", "reader"} | FRONT_END,
+    "dataset_run": {"core", "values", "reader", "dataset"} | FRONT_END,
+    "data_loader": {"core", "values", "reader", "dataset"} | FRONT_END,
     "transpiler": {"core", "ops"},
     "dist_io": {"core", "ops", "values", "runtime", "protocol", "transpiler"},
-    "io": {"core", "ops", "values", "runtime", "dist_io"} | FRONT_END,
+    "io": {"reader", "data_loader", "core", "ops", "values", "runtime", "dist_io"} | FRONT_END,
     "pserver": {"core", "values", "runtime", "protocol", "ops"},
     "rpc": {"values", "protocol", "ops", "proto_gen"},
 }
 #: these put the parts together and may import everything
-COMPOSITION = {"__init__", "__main__", "executor", "ports", "cluster", "launch", "cli", "demo", "ops_page"}
+COMPOSITION = {
+    "__init__",
+    "__main__",
+    "executor",
+    "ports",
+    "cluster",
+    "launch",
+    "cli",
+    "config",
+    "demo",
+    "ops_page",
+    "tracing",
+}
 #: what one module may import besides what its layer may
 MORE = {
     "core/serde.py": {"proto_gen"},
@@ -64,7 +82,8 @@ def imports_of(path: Path) -> Iterator[str]:
 
 def is_module(name: str) -> bool:
     path = PACKAGE.parent.joinpath(*name.split("."))
-    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+    files = (path.with_suffix(".py"), path.with_suffix(".pyi"), path / "__init__.py")
+    return any(file.exists() for file in files)
 
 
 def module_of(path: Path) -> str:

@@ -84,3 +84,43 @@ def test_an_op_that_fails_is_recorded() -> None:
 def test_one_profile_at_a_time() -> None:
     with profile(), pytest.raises(FluidliteError, match="being recorded already"), profile():
         pass
+
+
+class Counted:
+    """A transport that counts as it is told."""
+
+    def __init__(self) -> None:
+        self.traffic: dict[str, tuple[int, int]] = {"pull": (100, 1000)}
+
+
+def test_bytes_by_verb_and_per_run_are_those_since_the_first_run() -> None:
+    report, one, other = Profile(), Counted(), Counted()
+    for transport in (one, other, one, one):
+        report.counts(transport)
+    one.traffic = {"pull": (1100, 5000), "push": (3000, 0)}
+    assert report.traffic() == {"pull": (1000, 4000), "push": (3000, 0)}
+    other.traffic = {"pull": (2100, 1000), "barrier": (0, 0)}
+    assert report.traffic() == {"pull": (3000, 4000), "push": (3000, 0)}
+    report.events.append(Event("prefetch", 0, 1_000_000, 1))
+    _, _, blank, head, *rows = report.table().splitlines()
+    assert blank == ""
+    assert head.split() == ["verb", "kB", "sent", "kB", "received", "sent/run", "received/run"]
+    assert [row.split() for row in rows] == [["pull", "3.0", "4.0", "0.8", "1.0"], ["push", "3.0", "0.0", "0.8", "0.0"]]
+
+
+def test_what_an_executor_sends_is_counted() -> None:
+    main = two_ops().desc
+
+    class Ports(Counted):
+        salt = 0
+
+        def prepare(self, program: object) -> None:
+            """Each run sends."""
+
+    ports = Ports()
+    core = ExecutorCore(ports)  # type: ignore[arg-type]
+    with profile() as report:
+        core.run(main, FEED)
+        ports.traffic = {"pull": (150, 1000)}
+        assert report.traffic() == {"pull": (50, 0)}
+    assert report.table().splitlines()[-1].split() == ["pull", "0.1", "0.0", "0.1", "0.0"]

@@ -34,6 +34,17 @@ def pull_rows(host: Host, table: str, ids: list[int], **options: Any) -> Array:
     return host.pull([request])[1][0]
 
 
+def test_gradients_of_several_trainers_need_a_block_that_sums_them() -> None:
+    with pytest.raises(ProgramError, match=r"block 2 does not sum the gradients 'w@GRAD' of 2 trainers"):
+        Host(*pserver_program(sync=False, trainers=2, distributed_mode=0))
+
+
+def test_one_trainer_needs_no_sum() -> None:
+    host = Host(*pserver_program(sync=False, trainers=1, distributed_mode=0))
+    host.apply({0: [dense("w@GRAD", [1.0, 2.0, 3.0])]}, tick=True)
+    np.testing.assert_array_equal(host.dense(["w"])["w"], [-1.0, -2.0, -3.0])
+
+
 def test_a_sync_round_is_the_mean_in_trainer_order_after_one_tick_of_the_schedule() -> None:
     host = Host(*pserver_program(trainers=2))
     steps = {0: [dense("w@GRAD", [1.0, 2.0, 3.0])], 1: [dense("w@GRAD", [3.0, 4.0, 5.0])]}

@@ -17,6 +17,7 @@ import fluidlite
 from fluidlite import (
     backward,
     clip,
+    fusion,
     initializer,
     io,
     layers,
@@ -36,6 +37,7 @@ MODULES = (
     initializer,
     regularizer,
     clip,
+    fusion,
     backward,
     io,
     metrics,

@@ -432,7 +432,7 @@ def test_steps_of_several_threads_stay_whole(transport: str) -> None:
                     port.stage(Gradient(cluster.endpoint, name, np.array([thread * 1000.0 + step])))
                     if step == 0:
                         together.wait(20)
-                port.commit([cluster.endpoint])
+                assert port.commit([cluster.endpoint]).versions, "waits for the reply"
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(train, range(threads)))

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluidlite.errors import ShapeError
+from fluidlite.kernels import ABSENT, is_ascending, put_rows, take_rows
+from fluidlite.kernels.in_numpy.rows import add_rows, first_positions
 from fluidlite.values import row_index, row_store
 from fluidlite.values.initial import Constant
-from fluidlite.values.row_index import ABSENT, RowIndex
-from fluidlite.values.row_kernels import add_rows, first_positions, put_rows, take_rows
+from fluidlite.values.row_index import RowIndex
 from fluidlite.values.row_store import RowStore
 from fluidlite.values.row_update import RowUpdate
 from fluidlite.values.selected_rows import (
     SelectedRows,
     first_occurrences,
-    is_ascending,
     merge_rows,
     segment_sum,
     to_dense,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,11 +19,13 @@ from fluidlite.protocol.messages import (
     Identity,
     PullReply,
     Registration,
+    RowRequest,
     StepHeader,
     TableRequest,
 )
 from fluidlite.protocol.service import Pending
 from fluidlite.pserver.service import ServiceOptions
+from fluidlite.rpc import pipe
 from fluidlite.rpc.client import GrpcChannel
 from fluidlite.rpc.retry import Patience
 from fluidlite.rpc.server import GrpcServer
@@ -31,6 +34,13 @@ from fluidlite.rpc.wire import messages_of
 from tests.fake_cluster import PATIENCE, DictStore, FakeCluster
 
 ME = Identity("job", 0, 1)
+
+
+@pytest.fixture(params=["direct", "threaded"], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kinds of pipe."""
+    if request.param == "threaded":
+        monkeypatch.setattr(pipe, "cygrpc", None)
 
 
 @pytest.fixture
@@ -160,6 +170,38 @@ def test_deadlines_of_many_calls_hold_one_after_the_other(cluster: FakeCluster) 
             ask(channel, "w")()
         go.set()
         np.testing.assert_array_equal(ask(channel, "w")().values[0], [0.0] * 3)
+    channel.close()
+
+
+def test_the_deadline_of_a_pull_ahead_counts_from_when_somebody_waits(cluster: FakeCluster) -> None:
+    go = held(cluster)
+    channel = connected(cluster, Patience(pull=0.3))
+    ahead = channel.pull(ME, [DenseRequest("", "w")], ahead=True)
+    with pytest.raises(PeerLostError, match="no answer in time"):
+        ask(channel, "v")()
+    with pytest.raises(UnreachableError):
+        ahead()
+    ahead = channel.pull(ME, [DenseRequest("", "w")], ahead=True)
+    stream = channel._pulls._stream
+    assert stream is not None
+    assert stream.due == math.inf
+    with pytest.raises(PeerLostError, match="no answer in time"):
+        ahead()
+    go.set()
+    np.testing.assert_array_equal(channel.pull(ME, [DenseRequest("", "w")], ahead=True)().values[0], [0.0] * 3)
+    channel.close()
+
+
+def test_a_large_request_to_a_server_that_takes_nothing_ends_with_its_deadline(cluster: FakeCluster) -> None:
+    go = held(cluster)
+    channel = connected(cluster, Patience(pull=0.3))
+    first = ask(channel, "w")
+    many = RowRequest("", "emb", np.zeros(1 << 22, np.int64), 2, "float64")
+    with pytest.raises(PeerLostError):
+        channel.pull(ME, [many])()
+    with pytest.raises(PeerLostError):
+        first()
+    go.set()
     channel.close()
 
 

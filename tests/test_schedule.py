@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import fluidlite as fluid
 from fluidlite.core import text
@@ -69,7 +70,10 @@ def test_receives_follow_the_commit_together() -> None:
     assert grouped(STEP_END) == [["send:"], ["send_barrier:"], ["recv:p", "recv:q"], ["print:p"]]
 
 
-def test_a_step_pulls_once_per_server_and_level() -> None:
+@pytest.mark.parametrize(("fusion", "requests"), [("0", 3), ("1", 2)])
+def test_a_step_pulls_once_per_server_and_level(fusion: str, requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused, both lookups of table a are one request."""
+    monkeypatch.setenv("FLUIDLITE_FUSION", fusion)
     with fresh_programs():
         ids = fluid.data("ids", [None, 1], "int64")
         rows = [
@@ -92,4 +96,4 @@ def test_a_step_pulls_once_per_server_and_level() -> None:
         cluster.trainers[0].run({"ids": np.arange(8).reshape(-1, 1)}, loss)
         pulls.clear()
         cluster.trainers[0].run({"ids": np.arange(8).reshape(-1, 1)}, loss)
-    assert pulls == [3, 3]
+    assert pulls == [requests, requests]

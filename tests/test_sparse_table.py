@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluidlite.errors import TableError
+from fluidlite.kernels import ABSENT
+from fluidlite.kernels.in_numpy.cells import home
 from fluidlite.values.initial import Constant, FromArray, Normal, Uniform
-from fluidlite.values.row_index import ABSENT, RowIndex
+from fluidlite.values.row_index import RowIndex
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sharding import shard_of
 from fluidlite.values.sparse_table import SparseTable, TableColumn
@@ -68,7 +73,9 @@ def test_index_equals_a_dict(batches: list[list[int]]) -> None:
         assert index.find(wanted).tolist() == [model.get(i, ABSENT) for i in batch]
         new = [i for i in dict.fromkeys(batch) if i not in model]
         model.update({i: len(model) + k for k, i in enumerate(new)})
-        assert index.add(np.array(new, np.int64)).tolist() == [model[i] for i in new]
+        numbered = index.find_or_number(wanted)
+        assert [part.tolist() for part in numbered] == [[model[i] for i in batch], new]
+        index.add(np.array(new, np.int64))
         assert index.find(wanted).tolist() == [model[i] for i in batch]
     assert index.ids.tolist() == list(model)
 
@@ -89,7 +96,7 @@ def test_index_spreads_ids_of_any_pattern(pattern: str) -> None:
     ids, index = PATTERNS[pattern], RowIndex()
     index.add(ids)
     assert index.find(ids).tolist() == list(range(len(ids)))
-    homes = np.bincount(index._cells.home(ids), minlength=1 << index._cells.bits)
+    homes = np.bincount(home(index._cells._cells, ids), minlength=1 << index._cells.bits)
     assert homes.max() <= 12, "a good hash puts at most about 8 of 20000 ids into one of 32768 slots"
     assert (index.find(ids ^ ids_of(1 << 62)) == ABSENT).sum() == (~np.isin(ids ^ ids_of(1 << 62), ids)).sum()
 
@@ -254,6 +261,21 @@ def test_a_new_column_of_a_known_name_starts_over() -> None:
     assert (emb.columns, column.table) == ((again,), None)
 
 
+def test_updates_go_on_after_an_accumulator_was_attached_between_them() -> None:
+    made = SparseTable("emb", 2, "float32", Constant(0.0))
+    gradient = SelectedRows(np.array([1, 5]), np.ones((2, 2), np.float32), 0)
+
+    def step(value: Any, gradient: Any) -> None:
+        value -= gradient
+
+    made.update(gradient, (), step)
+    column = TableColumn("moment", 2, 7.0, "float32")
+    made.attach(column)
+    made.update(gradient, (), step)
+    assert made.export().value.tolist() == [[-2.0, -2.0]] * 2
+    assert column.export().value.tolist() == [[7.0, 7.0]] * 2
+
+
 def test_rows_loaded_into_an_accumulator_before_its_table_is_known_wait_for_it() -> None:
     emb, column = table(), TableColumn("m", 2, 0.0, "float64")
     assert column.export().value.shape == (0, 2)
@@ -414,3 +436,37 @@ def test_m01_bytes_per_row_stay_below_a_third_more_than_is_needed(accumulators: 
         emb.lookup(np.arange(start, start + 1500) * 7919)
         worst = max(worst, emb.nbytes / (len(emb) * (64 * (1 + accumulators) + 8 + 4)))
     assert worst <= 1.35
+
+
+RESIDENT = """
+import mmap
+
+import numpy as np
+from fluidlite.values.initial import Constant
+from fluidlite.values.sparse_table import SparseTable, TableColumn
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+def grown(rows):
+    table = SparseTable("emb", 16, "float32", Constant(0.5))
+    table.attach(TableColumn("m", 16, 0.0, "float32"))
+    for start in range(0, rows, 8192):
+        table.lookup(np.arange(start, start + 8192) * 7919)
+    return table
+
+grown(8192)
+before = resident()
+table = grown(ROWS)
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell resident memory")
+def test_m01_resident_memory_of_a_table_stays_below_a_third_more_than_is_needed() -> None:
+    """With as many ids as half of the cells: the moment when larger cells beside them take most."""
+    rows = 1 << 18
+    script = RESIDENT.replace("ROWS", str(rows))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=100)
+    assert int(done.stdout) <= 1.35 * rows * (2 * 64 + 8 + 4)

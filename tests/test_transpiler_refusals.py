@@ -12,7 +12,8 @@ from fluidlite.dtypes import VarKind
 from fluidlite.errors import PassError, TranspileError
 from fluidlite.ops import registry
 from fluidlite.transpiler import DistributeTranspiler
-from fluidlite.transpiler.pipeline import apply
+from fluidlite.transpiler.passes.gradients import keep_on_trainer, send_gradients
+from fluidlite.transpiler.pipeline import apply, run_passes
 from fluidlite.transpiler.plan import Cluster, Options, Plan
 from fluidlite.transpiler.planner import make_plan
 from tests.transpiler_jobs import JOBS, Job
@@ -309,10 +310,17 @@ def test_a_failing_pass_is_named_and_its_program_shown() -> None:
     def break_it(program: Program, plan: Plan) -> None:
         edit.append_op(program, program.root, Operator("relu", {"X": ["nowhere"]}, {"Out": ["h"]}))
 
-    with pytest.raises(PassError, match="pass break_it failed") as caught:
-        apply(break_it, job.main, job.plan)
-    assert "'nowhere' is not declared" in str(caught.value)
-    assert "param w: [6, 4]" in str(caught.value)
+    untouched = job.main
+    for run in (
+        lambda: apply(break_it, untouched, job.plan),
+        lambda: run_passes(untouched, job.plan, (keep_on_trainer, break_it, send_gradients)),
+    ):
+        with pytest.raises(PassError, match="pass break_it failed") as caught:
+            run()
+        assert "'nowhere' is not declared" in str(caught.value)
+        assert "param w: [6, 4]" in str(caught.value)
+        assert "send(" not in str(caught.value)
+    assert untouched == job.main
 
 
 def test_a_refused_program_is_left_alone() -> None:

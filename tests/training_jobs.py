@@ -60,20 +60,26 @@ class Local:
         return {name: by_id(value) if is_rows(value) else value for name, value in held.items()}
 
 
-def config_of(block: int) -> fluid.DistributeTranspilerConfig:
+def config_of(block: int, *, dense_on_trainer: bool = False) -> fluid.DistributeTranspilerConfig:
     """Slices of at least ``block`` elements."""
-    config = fluid.DistributeTranspilerConfig()
-    config.min_block_size = block
-    return config
+    return fluid.DistributeTranspilerConfig(min_block_size=block, dense_on_trainer=dense_on_trainer)
 
 
 class Cluster:
     """Training by servers and trainers in this process."""
 
     def __init__(
-        self, programs: Programs, pservers: int, trainers: int = 1, *, sync: bool = True, block: int = 1
+        self,
+        programs: Programs,
+        pservers: int,
+        trainers: int = 1,
+        *,
+        sync: bool = True,
+        block: int = 1,
+        **options: bool,
     ) -> None:
-        self.inside = fluid.LocalCluster(programs.main, programs.startup, pservers, trainers, sync, config_of(block))
+        config = config_of(block, **options)
+        self.inside = fluid.LocalCluster(programs.main, programs.startup, pservers, trainers, sync, config)
         self._loss = programs.loss
 
     def step(self, feeds: Sequence[Feed]) -> list[Any]:

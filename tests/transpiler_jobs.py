@@ -107,6 +107,7 @@ class Job:
         raise KeyError(pass_name)
 
 
+ON_TRAINER = Options(min_block_size=8, dense_on_trainer=True)
 JOBS = {
     "table": Job("table"),
     "table_async": Job("table", sync=False),
@@ -118,6 +119,8 @@ JOBS = {
     "dense_async": Job("dense", sync=False),
     "dense_one_server": Job("dense", servers=1, trainers=1),
     "global_norm": Job("global_norm"),
+    "global_norm_on_trainer": Job("global_norm", trainers=1, options=ON_TRAINER),
     "schedule": Job("schedule"),
     "schedule_idle": Job("schedule", servers=3, server=2),
+    "schedule_on_trainer": Job("schedule", trainers=1, options=ON_TRAINER),
 }

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluidlite.core.declarations import Defs
 from fluidlite.core.ir import EMPTY, Attr, AttrType, Block, Operator, Program
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+_NAMING_BLOCKS: Final = (AttrType.BLOCK, AttrType.BLOCKS)
 
 
 class Effects(NamedTuple):
@@ -71,8 +74,8 @@ def _blocks_below(op: Operator, blocks: Sequence[Block], above: int) -> set[int]
     return found
 
 
-def _named_blocks(op: Operator) -> Iterator[int]:
-    return (index for attr in op.attrs.values() for index in sub_blocks(attr))
+def _named_blocks(op: Operator) -> list[int]:
+    return [index for attr in op.attrs.values() if attr.type in _NAMING_BLOCKS for index in sub_blocks(attr)]
 
 
 def _op_effects(op: Operator, defs: Defs, above: int, inner: Mapping[int, Effects]) -> Effects:
@@ -84,7 +87,7 @@ def _op_effects(op: Operator, defs: Defs, above: int, inner: Mapping[int, Effect
     if op_def is not None:
         overwritten = [op.inputs.get(name, ()) for output, name in op_def.inplace.items() if op.outputs.get(output)]
         writes += [name for names in overwritten for name in names if name != EMPTY]
-    for index in _named_blocks(op):
+    for index in _named_blocks(op) if inner else ():
         if index > above and index in inner:
             reads += inner[index].reads
             writes += inner[index].writes
@@ -94,7 +97,7 @@ def _op_effects(op: Operator, defs: Defs, above: int, inner: Mapping[int, Effect
 
 def sub_blocks(attr: Attr) -> tuple[int, ...]:
     """The blocks that an attribute names, none for attributes of other types."""
-    if attr.type not in (AttrType.BLOCK, AttrType.BLOCKS):
+    if attr.type not in _NAMING_BLOCKS:
         return ()
     values = attr.value if isinstance(attr.value, tuple) else (attr.value,)
     return tuple(value for value in values if isinstance(value, int))

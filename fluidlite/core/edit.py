@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Mapping, Sequence
 
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, Parameter, Program, Variable
@@ -148,13 +147,15 @@ def clone_op(op: Operator) -> Operator:
 
 def clone_var(var: Variable) -> Variable:
     """A copy of a declaration (a Parameter stays one)."""
-    return copy.copy(var)
+    twin = object.__new__(type(var))
+    twin.__dict__.update(var.__dict__)  # as `copy.copy` does, which takes ten times as long
+    return twin
 
 
 def as_plain(var: Variable) -> Variable:
     """The declaration of a parameter as an ordinary variable."""
     if not isinstance(var, Parameter):
-        return copy.copy(var)
+        return clone_var(var)
     fields = {key: getattr(var, key) for key in Variable.__dataclass_fields__}
     return Variable(**fields)
 

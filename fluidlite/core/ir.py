@@ -189,6 +189,6 @@ class Program:
         """The parameters of block 0, in order of creation."""
         return [var for var in self.root.vars.values() if isinstance(var, Parameter)]
 
-    if TYPE_CHECKING:  # installed by `serde`: the name by which scripts ask ``program.desc`` for its bytes
+    if TYPE_CHECKING:  # installed by `framework.program`: the name by which scripts ask ``program.desc`` for its bytes
 
         def serialize_to_string(self) -> bytes: ...

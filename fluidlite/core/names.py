@@ -15,6 +15,7 @@ _TRAINER: Final = ".trainer_"
 _BLOCK: Final = ".block"
 _SHARD: Final = ".shard"
 _IDS: Final = ".ids"
+_FUSED: Final = ".fused"
 
 
 class SliceName(NamedTuple):
@@ -96,7 +97,7 @@ def looked_up(ids: str) -> str:
     >>> looked_up("emb.ids0.shard1")
     'emb'
     """
-    rest, shard = _cut_number(ids, _SHARD)
+    rest, shard = _cut_number(ids.removesuffix(_FUSED), _SHARD)
     source, lookup = _cut_number(rest, _IDS)
     return ids if shard is None or lookup is None else source
 
@@ -104,6 +105,11 @@ def looked_up(ids: str) -> str:
 def served_part(table: str, part: str) -> str:
     """A variable of a server's lookup block: ``emb`` -> ``emb.ids``, ``emb.rows``."""
     return f"{table}.{part}"
+
+
+def fused(name: str) -> str:
+    """What a fused op gives in place of ``name`` and others: all they hold, in one."""
+    return name + _FUSED
 
 
 def new_gradient(gradient: str) -> str:

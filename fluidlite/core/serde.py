@@ -288,6 +288,3 @@ def _drop_if_empty(desc: Message, field: str) -> None:
 def _serialized(desc: Message) -> bytes:
     """Lenient about required fields: enum numbers of later versions sit among the unknown fields."""
     return desc.SerializePartialToString(deterministic=True)
-
-
-setattr(Program, "serialize_to_string", to_bytes)  # noqa: B010

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fluidlite.core import edit, ir, serde, text
+from fluidlite.core import edit, ir, text
 from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.errors import ProgramError
 from fluidlite.framework.state import role_attrs, state, user_line
@@ -386,6 +386,8 @@ class Program:
         self._current = 0
         #: what `DistributeTranspiler.transpile` found out (a `transpiler.plan.Distribution`); None before
         self.distribution: Any = None
+        #: the loaders that feed the program's runs (`data_loader.GeneratorLoader`); copies of the program share them
+        self.loaders: list[Any] = []
 
     @property
     def random_seed(self) -> int:
@@ -445,6 +447,7 @@ class Program:
             strip_training(twin)
         program = Program(twin)
         program.distribution = self.distribution
+        program.loaders = list(self.loaders)
         return program
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
@@ -455,16 +458,29 @@ class Program:
 
     def serialize_to_string(self) -> bytes:
         """The ProgramDesc bytes, in the form of Fluid 1.8."""
-        return serde.to_bytes(self.desc)
+        return _to_bytes(self.desc)
 
     @staticmethod
     def parse_from_string(binary: bytes) -> Program:
         """A program from ProgramDesc bytes of any version from 1.0 on."""
+        from fluidlite.core import serde
+
         return Program(serde.from_bytes(binary))
 
     def __repr__(self) -> str:
         ops = sum(len(block.ops) for block in self.desc.blocks)
         return f"<Program of {self.num_blocks} blocks, {ops} ops>"
+
+
+def _to_bytes(desc: ir.Program) -> bytes:
+    """The ProgramDesc bytes; protobuf comes when they are first asked for."""
+    from fluidlite.core import serde
+
+    return serde.to_bytes(desc)
+
+
+# Scripts ask ``program.desc`` too.
+setattr(ir.Program, "serialize_to_string", _to_bytes)  # noqa: B010
 
 
 def _launch_seed() -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Accumulator, Case, float_attr, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update
@@ -23,17 +24,8 @@ def adadelta(
     rho: float,
     epsilon: float,
 ) -> dict[str, Any]:
-    def step(p: Array, g: Array, squared_grad: Array, squared_update: Array) -> None:
-        squared_grad *= rho
-        squared_grad += (1.0 - rho) * g * g
-        # Of the old squared_update: Fluid in place takes the new one, so its first step is sqrt(2) times too long.
-        move = -np.sqrt((squared_update + epsilon) / (squared_grad + epsilon)) * g
-        squared_update *= rho
-        squared_update += (1.0 - rho) * move * move
-        p += move
-
     state = {"AvgSquaredGradOut": AvgSquaredGrad, "AvgSquaredUpdateOut": AvgSquaredUpdate}
-    return apply(ctx, step, Param, Grad, state)
+    return apply(ctx, Rule("adadelta", (rho, epsilon)), Param, Grad, state)
 
 
 register(

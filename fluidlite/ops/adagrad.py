@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Accumulator, Case, float_attr, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update, number
@@ -29,13 +30,8 @@ def adagrad(
     *,
     epsilon: float,
 ) -> dict[str, Any]:
-    rate = number(LearningRate)
-
-    def step(p: Array, g: Array, moment: Array) -> None:
-        moment += g * g
-        _descend(p, rate, g, moment, epsilon)
-
-    return apply(ctx, step, Param, Grad, {"MomentOut": Moment})
+    rule = Rule("adagrad", (number(LearningRate), epsilon))
+    return apply(ctx, rule, Param, Grad, {"MomentOut": Moment})
 
 
 def decayed_adagrad(
@@ -48,22 +44,8 @@ def decayed_adagrad(
     decay: float,
     epsilon: float,
 ) -> dict[str, Any]:
-    rate = number(LearningRate)
-
-    def step(p: Array, g: Array, moment: Array) -> None:
-        moment *= decay
-        moment += (1.0 - decay) * g * g
-        _descend(p, rate, g, moment, epsilon)
-
-    return apply(ctx, step, Param, Grad, {"MomentOut": Moment})
-
-
-def _descend(p: Array, rate: float, g: Array, moment: Array, epsilon: float) -> None:
-    """p -= rate * g / (sqrt(moment) + epsilon), with two temporaries."""
-    move, size = rate * g, np.sqrt(moment)
-    size += epsilon
-    move /= size
-    p -= move
+    rule = Rule("decayed_adagrad", (number(LearningRate), decay, epsilon))
+    return apply(ctx, rule, Param, Grad, {"MomentOut": Moment})
 
 
 register(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Accumulator, Case, bool_attr, float_attr, long_attr, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update, number
@@ -35,26 +36,16 @@ def adam(
 ) -> dict[str, Any]:
     beta1 = beta1 if Beta1Tensor is None else number(Beta1Tensor, "Beta1Tensor")
     beta2 = beta2 if Beta2Tensor is None else number(Beta2Tensor, "Beta2Tensor")
-    correction = math.sqrt(1.0 - number(Beta2Pow, "Beta2Pow")) / (1.0 - number(Beta1Pow, "Beta1Pow"))
-    rate = number(LearningRate) * correction
-
-    def step(p: Array, g: Array, moment1: Array, moment2: Array) -> None:
-        moment1 *= beta1
-        part = (1.0 - beta1) * g
-        moment1 += part
-        moment2 *= beta2
-        np.multiply(1.0 - beta2, g, out=part)
-        part *= g
-        moment2 += part
-        size = np.sqrt(moment2, out=part)
-        size += epsilon
-        move = rate * moment1
-        move /= size
-        p -= move
-
+    rule = adam_rule(LearningRate, Beta1Pow, Beta2Pow, beta1, beta2, epsilon)
     state = {"Moment1Out": Moment1, "Moment2Out": Moment2}
-    outputs = apply(ctx, step, Param, Grad, state, every_row=not lazy_mode)
+    outputs = apply(ctx, rule, Param, Grad, state, every_row=not lazy_mode)
     return {**outputs, "Beta1PowOut": Beta1Pow * beta1, "Beta2PowOut": Beta2Pow * beta2}
+
+
+def adam_rule(rate: Array, beta1_pow: Array, beta2_pow: Array, beta1: float, beta2: float, epsilon: float) -> Rule:
+    """The formula of adam, its rate corrected for moments that began at zero."""
+    correction = math.sqrt(1.0 - number(beta2_pow, "Beta2Pow")) / (1.0 - number(beta1_pow, "Beta1Pow"))
+    return Rule("adam", (number(rate) * correction, beta1, beta2, epsilon))
 
 
 def adamax(
@@ -71,16 +62,8 @@ def adamax(
     epsilon: float,
 ) -> dict[str, Any]:
     rate = number(LearningRate) / (1.0 - number(Beta1Pow, "Beta1Pow"))
-
-    def step(p: Array, g: Array, moment: Array, inf_norm: Array) -> None:
-        moment *= beta1
-        moment += (1.0 - beta1) * g
-        inf_norm *= beta2
-        inf_norm += epsilon
-        np.maximum(inf_norm, np.abs(g), out=inf_norm)
-        p -= rate * moment / inf_norm
-
-    return apply(ctx, step, Param, Grad, {"MomentOut": Moment, "InfNormOut": InfNorm})
+    rule = Rule("adamax", (rate, beta1, beta2, epsilon))
+    return apply(ctx, rule, Param, Grad, {"MomentOut": Moment, "InfNormOut": InfNorm})
 
 
 register(

@@ -14,6 +14,7 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import DtypeError, ShapeError
+from fluidlite.kernels.dense import column_sums
 from fluidlite.ops.infer import InferContext
 
 Shape = tuple[int, ...]
@@ -86,15 +87,10 @@ def sum_to(gradient: Array, aligned: Shape, shape: Shape) -> Array:
         return gradient
     stretched = tuple(i for i, size in enumerate(aligned) if size == 1 and gradient.shape[i] != 1)
     if stretched == tuple(range(len(stretched))) and gradient.dtype in _BLAS and gradient.flags.c_contiguous:
-        gradient = _sum_rows(gradient.reshape(math.prod(gradient.shape[: len(stretched)]), math.prod(shape)))
+        gradient = column_sums(gradient.reshape(math.prod(gradient.shape[: len(stretched)]), math.prod(shape)))
     elif stretched:
         gradient = gradient.sum(axis=stretched, keepdims=True, dtype=gradient.dtype)
     return gradient.reshape(shape)
-
-
-def _sum_rows(matrix: Array) -> Array:
-    """(n, d) -> (d,), as a product with ones: twice as fast as a sum over the first axis."""
-    return np.ones(len(matrix), matrix.dtype) @ matrix
 
 
 def infer_broadcast(ctx: InferContext, dtype: str | None = None) -> None:

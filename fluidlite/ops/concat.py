@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,18 @@ def concat(ctx: KernelContext, X: list[Any], AxisTensor: Array | None, *, axis: 
         return _concat_rows(parts)
     _check_dtypes(parts)
     axis = axis_in(parts[0].ndim, axis if AxisTensor is None else scalar(AxisTensor))
-    concat_shape([part.shape for part in parts], axis)
-    return np.concatenate(parts, axis)
+    try:
+        return np.concatenate(parts, axis)
+    except ValueError:
+        concat_shape([part.shape for part in parts], axis)
+        raise
 
 
 def _concat_rows(parts: Sequence[SelectedRows]) -> SelectedRows:
     """Ids and rows one after the other; duplicates stay."""
     filled = [part for part in parts if len(part.rows)] or parts[:1]
+    if len(filled) == 1:
+        return SelectedRows(filled[0].rows, filled[0].value, parts[0].height)
     return SelectedRows(
         np.concatenate([part.rows for part in filled]),
         np.concatenate([part.value for part in filled]),
@@ -71,9 +76,8 @@ def concat_grad(
 
 
 def _cut(x: Array, sizes: Sequence[int], axis: int) -> list[Array]:
-    bounds = np.cumsum([0, *sizes])
     before = (slice(None),) * axis
-    return [x[(*before, slice(start, end))] for start, end in pairwise(bounds)]
+    return [x[(*before, slice(start, end))] for start, end in pairwise(accumulate(sizes, initial=0))]
 
 
 def _infer_concat(ctx: InferContext) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,8 +30,14 @@ class ServerPort(Protocol):
         """Add a gradient to the open step; it may leave early, it counts at the commit."""
         ...
 
+    def pull_ahead(self, requests: Sequence[PullRequest]) -> bool:
+        """Ask for rows that a `pull` to come will ask for, which then gets them as they were; False where that is not
+        done: in sync mode."""
+        ...
+
     def commit(self, endpoints: Sequence[str]) -> Reply:
-        """Close the step on every server (also one that gets no gradient: its clock ticks)."""
+        """Close the step on every server (also one that gets no gradient: its clock ticks). Where no other trainer is
+        waited for, it returns at once: the next call raises what went wrong."""
         ...
 
     def barrier(self, endpoints: Sequence[str]) -> None:
@@ -71,6 +77,11 @@ class Ports(Protocol):
 
     @property
     def host(self) -> HostPort: ...
+
+    @property
+    def traffic(self) -> Mapping[str, tuple[int, int]]:
+        """Bytes sent and received so far, by verb."""
+        ...
 
     def close(self) -> None:
         """The process is done: say so to the others."""

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.ops.context import KernelContext
+from fluidlite.ops.examples import varied
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import (
@@ -214,9 +215,8 @@ def _infer(ctx: InferContext) -> None:
 
 _X = np.arange(9.0).reshape(1, 1, 3, 3)
 _SUM = np.array([[[8.0, 12.0], [20.0, 24.0]]])
-_RANDOM = np.random.default_rng(3)
-_IMAGES = _RANDOM.normal(size=(2, 4, 5, 4))
-_FILTERS = _RANDOM.normal(size=(2, 2, 3, 2))
+_IMAGES = varied(2, 4, 5, 4)
+_FILTERS = varied(2, 2, 3, 2, start=200)
 _GRADS = ("Input", "Filter")
 
 

@@ -59,8 +59,19 @@ def cross_entropy_grad(
 ) -> Array:
     if soft_label:
         return -Y_GRAD * Label / X
-    labels, match, counted = picked(ctx, X, Label, ignore_index)
-    return scattered(_slope(Y_GRAD, match, counted), labels, X.shape)
+    labels, slope, _ = label_slopes(ctx, X, Label, Y_GRAD, ignore_index)
+    return scattered(slope, labels, X.shape)
+
+
+def label_slopes(
+    ctx: KernelContext, x: Array, label: Array, upstream: Array, ignore_index: int
+) -> tuple[Array, Array, Array]:
+    """(labels (rows,), the gradient at each label, the entry of ``x`` (..., classes) there); see `picked`.
+
+    The gradient is 0 where the label does not count.
+    """
+    labels, match, counted = picked(ctx, x, label, ignore_index)
+    return labels, _slope(upstream, match, counted), match
 
 
 def _slope(upstream: Array, match: Array, counted: Array) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 from fluidlite.dtypes import Array
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import like
-from fluidlite.ops.momentum import momentum_step
+from fluidlite.ops.momentum import momentum_rule
 from fluidlite.ops.registry import Accumulator, Case, bool_attr, float_attr, register
 from fluidlite.ops.updates import apply, infer_update, number
 
@@ -27,7 +27,7 @@ def dgc_momentum(
 ) -> dict[str, Array]:
     rate = number(LearningRate)
     mean = Grad / Grad.dtype.type(number(nranks, "nranks"))
-    with_velocity = momentum_step(rate, mu, use_nesterov)
+    with_velocity = momentum_rule(rate, mu, use_nesterov)
     compressing = number(current_step, "current_step") >= rampup_begin_step
 
     def step(p: Array, g: Array, velocity: Array) -> None:

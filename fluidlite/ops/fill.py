@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import TableColumn
 
+#: elements of constants that are kept from step to step
+_SMALL: Final = 64
 _VALUE_ATTRS: Final[dict[str, AttrSpec]] = {
     "dtype": int_attr(5, "VarType number"),
     "value": float_attr(0.0, "the constant, as a C float"),
@@ -67,14 +70,25 @@ def fill_constant(
     auto_grown_table: bool,
     table_name: str,
 ) -> Any:
-    number = constant(value, str_value, numpy_dtype(dtype))
     if table_name:
-        return TableColumn(ctx.op.outputs["Out"][0], shape[1], float(number), numpy_dtype(dtype))
+        number = float(constant(value, str_value, numpy_dtype(dtype)))
+        return TableColumn(ctx.op.outputs["Out"][0], shape[1], number, numpy_dtype(dtype))
     if auto_grown_table:
-        return new_table(ctx, shape, dtype, Constant(float(number)))
+        return new_table(ctx, shape, dtype, Constant(float(constant(value, str_value, numpy_dtype(dtype)))))
     if ValueTensor is not None:
         number = ValueTensor.reshape(-1)[0].astype(numpy_dtype(dtype))
-    return np.full(given(ShapeTensor, ShapeTensorList, shape), number, numpy_dtype(dtype))
+        return np.full(given(ShapeTensor, ShapeTensorList, shape), number, numpy_dtype(dtype))
+    if ShapeTensor is not None or ShapeTensorList:
+        shape = given(ShapeTensor, ShapeTensorList, shape)
+    elif math.prod(shape) <= _SMALL:
+        return _template(shape, dtype, value, math.copysign(1.0, value), str_value).copy()
+    return np.full(shape, constant(value, str_value, numpy_dtype(dtype)), numpy_dtype(dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _template(shape: tuple[int, ...], dtype: int, value: float, sign: float, str_value: str) -> Array:
+    """What a step fills anew each time, such as the gradient of the loss; ``sign`` tells 0.0 from -0.0."""
+    return np.full(shape, constant(value, str_value, numpy_dtype(dtype)), numpy_dtype(dtype))
 
 
 def fill_constant_batch_size_like(

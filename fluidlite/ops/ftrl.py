@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.kernels.in_numpy import formulas
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Accumulator, Case, float_attr, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update, number
@@ -27,19 +29,10 @@ def ftrl(
 ) -> dict[str, Any]:
     rate = number(LearningRate)
 
-    def root(squared: Array) -> Array:
-        return np.sqrt(squared) if lr_power == -0.5 else np.power(squared, -lr_power)
+    def with_power(p: Array, g: Array, squared: Array, linear: Array) -> None:
+        formulas.ftrl(p, g, squared, linear, rate, l1, l2, root=lambda n: np.power(n, -lr_power))
 
-    def step(p: Array, g: Array, squared: Array, linear: Array) -> None:
-        if rate == 0.0:
-            return
-        before = root(squared)
-        squared += g * g
-        after = root(squared)
-        linear += g - (after - before) / rate * p
-        shrunk = (l1 * np.sign(linear) - linear) / (after / rate + 2.0 * l2)
-        p[...] = np.where(np.abs(linear) > l1, shrunk, 0.0)
-
+    step = Rule("ftrl", (rate, l1, l2)) if lr_power == -0.5 else with_power
     state = {"SquaredAccumOut": SquaredAccumulator, "LinearAccumOut": LinearAccumulator}
     return apply(ctx, step, Param, Grad, state)
 

@@ -9,6 +9,7 @@ import numpy as np
 from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
+from fluidlite.ops.examples import varied
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward, grads_without_lod
 from fluidlite.ops.recurrent import (
@@ -240,12 +241,11 @@ def _infer_unit(ctx: InferContext) -> None:
     ctx.set("Gate", (rows, 3 * width), x.dtype)
 
 
-_RANDOM = np.random.default_rng(13)
-_ROWS = _RANDOM.normal(size=(6, 6))
+_ROWS = varied(6, 6)
 _X = LoDTensor(_ROWS, ((0, 2, 2, 5, 6),))
-_PARAMETERS = {"Weight": _RANDOM.normal(size=(2, 6)) / 2, "Bias": _RANDOM.normal(size=(1, 6)) / 2}
-_STATES = _RANDOM.normal(size=(4, 2))
-_MORE_STATES = _RANDOM.normal(size=(6, 2))
+_PARAMETERS = {"Weight": varied(2, 6, start=100) / 2, "Bias": varied(1, 6, start=200) / 2}
+_STATES = varied(4, 2, start=300)
+_MORE_STATES = varied(6, 2, start=400)
 #: update 1/2, reset 1/2, candidate tanh(log 3) = 0.8, from a weight of zeros
 _PLAIN = {"Input": np.log([[1.0, 1.0, 3.0]]), "Weight": np.zeros((1, 3))}
 _GRU_GRADS = ["Bias@GRAD", "H0@GRAD", "Input@GRAD", "Weight@GRAD"]

@@ -42,16 +42,6 @@ def out_of_range(ctx: KernelContext, ids: str, position: int, id: int, whole: st
     )
 
 
-def find_ids(known: Array, ids: Array) -> Array:
-    """Position of each id (n,) among ``known`` (m,) in any order, -1 where it is not there."""
-    if len(known) == 0:
-        return np.full(len(ids), -1, np.int64)
-    order = np.argsort(known, kind="stable")
-    ranked = known[order]
-    rank = np.minimum(np.searchsorted(ranked, ids), len(known) - 1)
-    return np.where(ranked[rank] == ids, order[rank], -1)
-
-
 def sections_of(ids: Array, height_sections: tuple[int, ...]) -> tuple[Array, Array]:
     """(section (n,) of each id, first id (k,) of each section) of a matrix cut by rows; ids must be in range."""
     ends = np.cumsum(height_sections, dtype=np.int64)

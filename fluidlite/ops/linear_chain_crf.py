@@ -13,6 +13,7 @@ import numpy as np
 from fluidlite.dtypes import Array
 from fluidlite.ops.classes import class_numbers
 from fluidlite.ops.context import KernelContext
+from fluidlite.ops.examples import varied
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.padded import Ragged, check_same_lengths, ragged
@@ -167,9 +168,8 @@ def _infer(ctx: InferContext) -> None:
     ctx.set("LogLikelihood", (shape[0] if ctx.inputs("Length") else -1, 1), x.dtype, lod_level=0)
 
 
-_RANDOM = np.random.default_rng(19)
-_ROWS = _RANDOM.normal(size=(6, 3))
-_TRANSITION = _RANDOM.normal(size=(5, 3))
+_ROWS = varied(6, 3)
+_TRANSITION = varied(5, 3, start=50)
 _LABELS = np.array([[0], [2], [1], [1], [0], [2]])
 _LOD = ((0, 2, 2, 5, 6),)
 _GRADS = ("Emission", "Transition")

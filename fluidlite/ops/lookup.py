@@ -6,15 +6,17 @@ a SparseTable (auto-grown). The two ops differ only in the shape of ids and outp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 
 from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import ShapeError, TableError
+from fluidlite.kernels import find_ids, take_rows
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.ids import NO_PADDING, argument, find_ids, flat_ids, out_of_range, outside
+from fluidlite.ops.ids import NO_PADDING, argument, flat_ids, out_of_range, outside
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import (
     AttrSpec,
@@ -26,11 +28,12 @@ from fluidlite.ops.registry import (
     register,
     strings_attr,
 )
-from fluidlite.values.row_kernels import take_rows
 from fluidlite.values.selected_rows import SelectedRows, segment_sum
 from fluidlite.values.sparse_table import SparseTable
 
 EmbeddingParameter: TypeAlias = "Array | SelectedRows | SparseTable"
+#: position among the ids of an op -> (variable that holds that id, position there), for messages
+Whereabouts: TypeAlias = Callable[[int], tuple[str, int]]
 
 _ATTRS: dict[str, AttrSpec] = {
     "is_sparse": bool_attr(default=False, doc="the gradient of W is SelectedRows"),
@@ -45,39 +48,50 @@ _ATTRS: dict[str, AttrSpec] = {
 
 
 def lookup_rows(
-    ctx: KernelContext, W: EmbeddingParameter, ids: Array, padding_idx: int, *, read_only: bool = False
+    ctx: KernelContext,
+    W: EmbeddingParameter,
+    ids: Array,
+    padding_idx: int,
+    *,
+    read_only: bool = False,
+    whereabouts: Whereabouts | None = None,
 ) -> Array:
     """Rows of ``W`` (n, width) for ``ids`` (n,); zeros for ``padding_idx``.
 
     An id outside a dense ``W`` raises OutOfRangeError, one that was not fetched into SelectedRows TableError. A table
-    makes the rows of new ids, or with ``read_only`` answers zeros for them.
+    makes the rows of new ids, or with ``read_only`` answers zeros for them. ``whereabouts``: where errors say that an
+    id is; by default in the op's input Ids.
     """
-    real = np.flatnonzero(ids != padding_idx) if padding_idx != NO_PADDING else np.arange(len(ids))
+    place = whereabouts or (lambda position: (argument(ctx, "Ids"), position))
+    if padding_idx == NO_PADDING:
+        return _fetch(ctx, W, ids, place, read_only)
+    real = np.flatnonzero(ids != padding_idx)
+    found = _fetch(ctx, W, ids[real], lambda position: place(real[position]), read_only)
     if len(real) == len(ids):
-        return _fetch(ctx, W, ids, real, read_only)
-    found = _fetch(ctx, W, ids[real], real, read_only)
+        return found
     out = np.zeros((len(ids), found.shape[1]), found.dtype)
     out[real] = found
     return out
 
 
-def _fetch(ctx: KernelContext, W: EmbeddingParameter, ids: Array, positions: Array, read_only: bool) -> Array:
-    """Rows of ids that are not padding; ``positions`` is where they stand in the op's input."""
+def _fetch(ctx: KernelContext, W: EmbeddingParameter, ids: Array, place: Whereabouts, read_only: bool) -> Array:
+    """Rows of ids that are not padding."""
     if isinstance(W, SparseTable):
         return W.lookup(ids, read_only=read_only)
     if isinstance(W, SelectedRows):
         rows = find_ids(W.rows, ids)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
+            name, position = place(missing[0])
             raise TableError(
-                f"op {ctx.op.type!r}: id {ids[missing[0]]} at position {positions[missing[0]]} of "
-                f"{argument(ctx, 'Ids')!r} is not among the {len(W.rows)} fetched rows of {argument(ctx, 'W')!r}"
+                f"op {ctx.op.type!r}: id {ids[missing[0]]} at position {position} of {name!r} is not among the "
+                f"{len(W.rows)} fetched rows of {argument(ctx, 'W')!r}"
             )
         return take_rows(W.value, rows)
     wrong = outside(ids, len(W))
     if len(wrong):
-        first = wrong[0]
-        raise out_of_range(ctx, argument(ctx, "Ids"), positions[first], ids[first], argument(ctx, "W"), len(W))
+        name, position = place(wrong[0])
+        raise out_of_range(ctx, name, position, ids[wrong[0]], argument(ctx, "W"), len(W))
     return take_rows(W, ids)
 
 
@@ -90,8 +104,8 @@ def embedding_gradient(
     part in it: its rows are zeros, and for a ``table`` they are left out, since a pushed row would be made there.
     """
     table = table or isinstance(W, SparseTable)
-    padded = (ids == padding_idx) & (padding_idx != NO_PADDING)
-    if padded.any():
+    padded = ids == padding_idx if padding_idx != NO_PADDING else None
+    if padded is not None and padded.any():
         if table or not sparse:
             ids, gradient = ids[~padded], gradient[~padded]
         else:

@@ -6,8 +6,9 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import TableError
+from fluidlite.kernels import find_ids
 from fluidlite.ops.context import KernelContext
-from fluidlite.ops.ids import NO_PADDING, argument, find_ids, flat_ids
+from fluidlite.ops.ids import NO_PADDING, argument, flat_ids
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, bool_attr, long_attr, register
 from fluidlite.values.selected_rows import SelectedRows

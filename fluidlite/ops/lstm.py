@@ -12,6 +12,7 @@ import numpy as np
 from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
+from fluidlite.ops.examples import varied
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_without_lod
 from fluidlite.ops.recurrent import (
@@ -187,10 +188,9 @@ def _infer(ctx: InferContext) -> None:
 
 
 def _cases() -> tuple[Case, ...]:
-    random = np.random.default_rng(11)
-    x = LoDTensor(random.normal(size=(6, 8)), ((0, 2, 2, 5, 6),))
-    weight = random.normal(size=(2, 8)) / 2
-    bias, states = random.normal(size=(1, 14)) / 2, random.normal(size=(2, 4, 2))
+    x = LoDTensor(varied(6, 8), ((0, 2, 2, 5, 6),))
+    weight, bias = varied(2, 8, start=100) / 2, varied(1, 14, start=200) / 2
+    states = varied(2, 4, 2, start=300)
     first = {"H0": states[0], "C0": states[1]}
     given = ("Input", "Weight", "Bias")
     return (

@@ -9,6 +9,7 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import DtypeError, ShapeError
+from fluidlite.kernels.dense import product
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward, grads_without_lod
@@ -37,7 +38,8 @@ _MATMUL_ATTRS: Final = {
 }
 
 
-def _as_matrix(x: Array, rows: int) -> Array:
+def as_matrix(x: Array, rows: int) -> Array:
+    """The array as a matrix whose rows are its first ``rows`` dimensions."""
     if x.ndim == 2 and rows == 1:
         return x
     return x.reshape(math.prod(x.shape[:rows]), math.prod(x.shape[rows:]))
@@ -45,28 +47,28 @@ def _as_matrix(x: Array, rows: int) -> Array:
 
 def mul(ctx: KernelContext, X: Array, Y: Array, *, x_num_col_dims: int, y_num_col_dims: int) -> Array:
     _check_dtypes(X, Y)
-    x, y = _as_matrix(X, x_num_col_dims), _as_matrix(Y, y_num_col_dims)
+    x, y = as_matrix(X, x_num_col_dims), as_matrix(Y, y_num_col_dims)
     if x.shape[1] != y.shape[0]:
         raise ShapeError(
             f"cannot multiply X {list(X.shape)} as {list(x.shape)} with Y {list(Y.shape)} as {list(y.shape)}"
         )
-    return _shaped(x @ y, X.shape[:x_num_col_dims] + Y.shape[y_num_col_dims:])
+    return shaped(product(x, y), X.shape[:x_num_col_dims] + Y.shape[y_num_col_dims:])
 
 
 def mul_grad(
     ctx: KernelContext, X: Array, Y: Array, Out_GRAD: Array, *, x_num_col_dims: int, y_num_col_dims: int
 ) -> dict[str, Array]:
-    x, y = _as_matrix(X, x_num_col_dims), _as_matrix(Y, y_num_col_dims)
-    out_grad = _shaped(Out_GRAD, (len(x), y.shape[1]))
+    x, y = as_matrix(X, x_num_col_dims), as_matrix(Y, y_num_col_dims)
+    out_grad = shaped(Out_GRAD, (len(x), y.shape[1]))
     result = {}
     if ctx.wants("X@GRAD"):
-        result["X@GRAD"] = _shaped(out_grad @ y.T, X.shape)
+        result["X@GRAD"] = shaped(product(out_grad, y.T), X.shape)
     if ctx.wants("Y@GRAD"):
-        result["Y@GRAD"] = _shaped(x.T @ out_grad, Y.shape)
+        result["Y@GRAD"] = shaped(product(x.T, out_grad), Y.shape)
     return result
 
 
-def _shaped(x: Array, shape: Shape) -> Array:
+def shaped(x: Array, shape: Shape) -> Array:
     """The array in a shape: itself, not a view, where it has that shape already."""
     return x if x.shape == shape else x.reshape(shape)
 

@@ -7,24 +7,18 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Accumulator, Case, bool_attr, float_attr, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update, number, refuse_table
 from fluidlite.values.selected_rows import SelectedRows
-from fluidlite.values.sparse_table import RowStep
 
 _VELOCITY = Accumulator("Velocity", "VelocityOut", "velocity")
 
 
-def momentum_step(rate: float, mu: float, use_nesterov: bool) -> RowStep:
+def momentum_rule(rate: float, mu: float, use_nesterov: bool) -> Rule:
     """The formula of momentum, with Nesterov's look-ahead or not."""
-
-    def step(p: Array, g: Array, velocity: Array) -> None:
-        velocity *= mu
-        velocity += g
-        p -= rate * (g + mu * velocity) if use_nesterov else rate * velocity
-
-    return step
+    return Rule("nesterov" if use_nesterov else "momentum", (rate, mu))
 
 
 def momentum(
@@ -37,8 +31,8 @@ def momentum(
     mu: float,
     use_nesterov: bool,
 ) -> dict[str, Any]:
-    step = momentum_step(number(LearningRate), mu, use_nesterov)
-    return apply(ctx, step, Param, Grad, {"VelocityOut": Velocity}, every_row=True)
+    rule = momentum_rule(number(LearningRate), mu, use_nesterov)
+    return apply(ctx, rule, Param, Grad, {"VelocityOut": Velocity}, every_row=True)
 
 
 def lars_momentum(

@@ -165,7 +165,7 @@ def _infer(ctx: InferContext) -> None:
 
 
 _X = np.array([[[[1.0, 5.0, 2.0], [4.0, 3.0, 8.0], [7.0, 6.0, 9.0]]]])
-_MIXED = np.random.default_rng(5).permutation(2 * 2 * 5 * 4).reshape(2, 2, 5, 4) / 7.0
+_MIXED = (37 * np.arange(80) % 80).reshape(2, 2, 5, 4) / 7.0
 
 register(
     "pool2d",

@@ -210,7 +210,11 @@ for _spec in REDUCTIONS:
 
 
 def mean(ctx: KernelContext, X: Array) -> Array:
-    return _mean(X, tuple(range(X.ndim))).reshape(1)
+    if X.dtype.kind != "f":
+        return _mean(X, tuple(range(X.ndim))).reshape(1)
+    total: Array = np.add.reduce(X.reshape(-1), keepdims=True)
+    total /= X.size
+    return total
 
 
 def mean_grad(ctx: KernelContext, X: Array, Out_GRAD: Array) -> Array:

@@ -43,6 +43,7 @@ def prefetch_requests(
     width: int,
     dtype: int,
     is_test: bool,
+    wire_dtype: str,
     **rest: Any,
 ) -> list[RowRequest]:
     """One request per server that is asked for any row."""
@@ -52,7 +53,7 @@ def prefetch_requests(
     starts = np.cumsum((0, *height_sections)) if height_sections else np.zeros(len(X) + 1, np.int64)
     name = dtype_name(dtype)
     return [
-        RowRequest(endpoint, table, flat_ids(ctx, ids, "X", k) - starts[k], width, name, read_only=is_test)
+        RowRequest(endpoint, table, flat_ids(ctx, ids, "X", k) - starts[k], width, name, is_test, wire_dtype)
         for k, (ids, endpoint, table) in enumerate(zip(X, epmap, table_names, strict=True))
         if ids.size
     ]
@@ -124,7 +125,9 @@ def recv_finish(ctx: KernelContext, replies: Sequence[Array], **rest: Any) -> di
     return {"Out": list(replies)} if replies else {}
 
 
-def send(ctx: KernelContext, X: list[Any], *, epmap: tuple[str, ...], send_varnames: tuple[str, ...]) -> None:
+def send(
+    ctx: KernelContext, X: list[Any], *, epmap: tuple[str, ...], send_varnames: tuple[str, ...], wire_dtype: str
+) -> None:
     arguments = ctx.op.inputs["X"]
     names = send_varnames or tuple(arguments)
     _check_parallel(ctx, X=X, epmap=epmap, send_varnames=names)
@@ -132,7 +135,7 @@ def send(ctx: KernelContext, X: list[Any], *, epmap: tuple[str, ...], send_varna
         if value is None:
             raise UninitializedError(f"op {ctx.op.type!r}: nothing wrote {argument!r}, which is to be sent")
         if isinstance(value, SelectedRows):
-            gradient = Gradient(endpoint, name, value.value, value.rows, value.height)
+            gradient = Gradient(endpoint, name, value.value, value.rows, value.height, wire_dtype)
         else:
             gradient = Gradient(endpoint, name, value)
         ctx.server.stage(gradient)
@@ -175,6 +178,7 @@ register(
         "dtype": int_attr(5),
         "height": long_attr(0, "rows of the whole parameter"),
         "is_test": bool_attr(default=False),
+        "wire_dtype": string_attr("", "float16 or bfloat16: to which rows are rounded on their way; empty: not at all"),
     },
     infer=_infer_prefetch,
     kernel=prefetch,
@@ -213,6 +217,7 @@ register(
         "num": int_attr(0),
         "merge_add": bool_attr(default=False),
         "use_send_handler": bool_attr(default=True),
+        "wire_dtype": string_attr("", "float16 or bfloat16: to which the values of rows are rounded on their way"),
     },
     kernel=send,
     sparse=("X",),

@@ -69,6 +69,11 @@ def reshape(
 ) -> Array:
     # one tensor per dimension wins over the single tensor, which wins over the attribute
     wanted = given(None, ShapeTensor, shape) if ShapeTensor else given(Shape, [], shape)
+    if 0 not in wanted:
+        try:
+            return X.reshape(wanted)
+        except ValueError:
+            pass  # to be refused with its reason
     return X.reshape(target_shape(X.shape, wanted))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Accumulator, Case, bool_attr, float_attr, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update, number
@@ -37,27 +38,13 @@ def rmsprop(
     momentum: float,
     centered: bool,
 ) -> dict[str, Any]:
-    rate = number(LearningRate)
     if centered and MeanGrad is None:
         raise ProgramError("centered rmsprop needs input 'MeanGrad'")
-
-    def step(p: Array, g: Array, mean_square: Array, moment: Array, *mean_grad: Array) -> None:
-        mean_square *= decay
-        mean_square += (1.0 - decay) * g * g
-        variance = mean_square
-        if mean_grad:
-            mean = mean_grad[0]
-            mean *= decay
-            mean += (1.0 - decay) * g
-            variance = mean_square - mean * mean
-        moment *= momentum
-        moment += rate * g / np.sqrt(variance + epsilon)
-        p -= moment
-
+    rule = Rule("centered_rmsprop" if centered else "rmsprop", (number(LearningRate), decay, epsilon, momentum))
     state = {"MeanSquareOut": MeanSquare, "MomentOut": Moment}
     if centered:
         state["MeanGradOut"] = MeanGrad
-    return apply(ctx, step, Param, Grad, state, every_row=True)
+    return apply(ctx, rule, Param, Grad, state, every_row=True)
 
 
 register(

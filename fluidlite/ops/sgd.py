@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.kernels.rules import Rule
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Case, register
 from fluidlite.ops.updates import SPARSE, apply, infer_update, number
@@ -14,12 +15,12 @@ from fluidlite.values.selected_rows import SelectedRows
 
 
 def sgd(ctx: KernelContext, Param: Any, LearningRate: Array, Grad: Array | SelectedRows) -> dict[str, Any]:
-    rate = number(LearningRate)
+    return apply(ctx, sgd_rule(LearningRate), Param, Grad)
 
-    def step(p: Array, g: Array) -> None:
-        p -= rate * g
 
-    return apply(ctx, step, Param, Grad)
+def sgd_rule(rate: Array) -> Rule:
+    """The formula of sgd."""
+    return Rule("sgd", (number(rate),))
 
 
 register(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import numpy as np
 from fluidlite.core import names
 from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import ProgramError, ShapeError, TableError
+from fluidlite.kernels import find_ids, group_ids, take_rows
 from fluidlite.ops.context import KernelContext
-from fluidlite.ops.ids import NO_PADDING, argument, find_ids, flat_ids, out_of_range, outside, sections_of
+from fluidlite.ops.ids import NO_PADDING, argument, flat_ids, out_of_range, outside, sections_of
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, long_attr, longs_attr, register
 from fluidlite.ops.segments import array_of
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows, first_occurrences
-from fluidlite.values.sharding import shard_of
+from fluidlite.values.sharding import by_shard
 
 
 def split_ids(
@@ -28,35 +30,53 @@ def split_ids(
         raise ProgramError(f"op 'split_ids': {len(height_sections)} height_sections but {shards} outputs")
     if isinstance(Ids[0], SelectedRows):
         return {"Out": _split_rows(ctx, Ids, shards, padding_idx, height_sections)}
-    ids = np.concatenate([_checked(ctx, value, i, padding_idx, height_sections) for i, value in enumerate(Ids)])
+    ids = _joined([_checked(ctx, value, i, padding_idx, height_sections) for i, value in enumerate(Ids)])
     unique, position = first_occurrences(ids)
-    real = (unique != padding_idx) | (padding_idx == NO_PADDING)
-    order, counts = _route(unique, real, shards, height_sections)
-    parts = np.split(unique[order].reshape(-1, 1), np.cumsum(counts)[:-1])
+    order, place, ends = _route(unique, padding_idx, shards, height_sections)
+    parts = _cut(take_rows(unique.reshape(-1, 1), order), ends)
     if not ctx.wants("Inverse"):
         return {"Out": parts}
-    place = np.full(len(unique), -1, np.int64)
-    place[order] = np.arange(len(order))
-    return {"Out": parts, "Inverse": place[position].reshape(-1, 1)}
+    return {"Out": parts, "Inverse": take_rows(place.reshape(-1, 1), position)}
 
 
 def _split_rows(
     ctx: KernelContext, inputs: Sequence[SelectedRows], shards: int, padding_idx: int, sections: tuple[int, ...]
 ) -> list[SelectedRows]:
     """Rows with their values, by position: duplicates and order stay."""
-    rows = np.concatenate([_checked(ctx, part.rows, i, padding_idx, sections) for i, part in enumerate(inputs)])
-    value = np.concatenate([part.value for part in inputs])
-    real = (rows != padding_idx) | (padding_idx == NO_PADDING)
-    order, counts = _route(rows, real, shards, sections)
-    parts = np.split(order, np.cumsum(counts)[:-1])
-    return [SelectedRows(rows[part], value[part], inputs[0].height) for part in parts]
+    rows = _joined([_checked(ctx, part.rows, i, padding_idx, sections) for i, part in enumerate(inputs)])
+    value = _joined([part.value[: len(part.rows)] for part in inputs])
+    if shards > 1 or padding_idx != NO_PADDING:
+        order, _, ends = _route(rows, padding_idx, shards, sections)
+        rows, value = rows[order], take_rows(value, order)
+    else:
+        ends = [len(rows)]
+    height = inputs[0].height
+    return [SelectedRows(*part, height) for part in zip(_cut(rows, ends), _cut(value, ends), strict=True)]
 
 
-def _route(ids: Array, real: Array, shards: int, sections: tuple[int, ...]) -> tuple[Array, Array]:
-    """(positions of the ids that count, shard by shard and in order; how many go to each shard)."""
-    kept = np.flatnonzero(real)
-    shard = sections_of(ids[kept], sections)[0] if sections else shard_of(ids[kept], shards)
-    return kept[np.argsort(shard, kind="stable")], np.bincount(shard, minlength=shards)
+def _route(ids: Array, padding_idx: int, shards: int, sections: tuple[int, ...]) -> tuple[Array, Array, list[int]]:
+    """(positions (k,) of the ids that count, shard by shard and in order; the place of each id (n,) there, -1 for padding;
+    where each shard ends)."""
+    kept = None if padding_idx == NO_PADDING else np.flatnonzero(ids != padding_idx)
+    routed = ids if kept is None else ids[kept]
+    if sections:
+        order, place, counts = group_ids(sections_of(routed, sections)[0], shards)
+    else:
+        order, place, counts = by_shard(routed, shards)
+    if kept is not None:
+        order, placed = kept[order], place
+        place = np.full(len(ids), -1, np.int64)
+        place[kept] = placed
+    return order, place, list(accumulate(counts.tolist()))
+
+
+def _cut(array: Array, ends: list[int]) -> list[Array]:
+    """The parts that end at ``ends``, views."""
+    return [array[start:end] for start, end in pairwise((0, *ends))]
+
+
+def _joined(parts: list[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _checked(ctx: KernelContext, value: Array, index: int, padding_idx: int, sections: tuple[int, ...]) -> Array:

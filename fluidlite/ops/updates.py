@@ -1,7 +1,7 @@
 """What optimizer ops share: one formula per op, applied to whichever kind of value holds the parameter.
 
 A formula is a function ``step(param, grad, *accumulators)`` over arrays of one shape that changes parameter and
-accumulators in place. `apply` runs it on
+accumulators in place; where it is a `Rule`, kernels in C may do the same in one pass. `apply` runs it on
 
 - a dense parameter with a dense gradient: on the whole arrays;
 - a dense parameter with a SelectedRows gradient (duplicates summed first): on the rows of the gradient, or, where
@@ -22,11 +22,12 @@ import numpy as np
 from fluidlite.core.ir import Variable
 from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import DtypeError, OutOfRangeError, ProgramError, ShapeError, TableError
+from fluidlite.kernels.updates import RowStep, update_arrays
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext, numel
 from fluidlite.values.selected_rows import SelectedRows, merge_rows
-from fluidlite.values.sparse_table import RowStep, SparseTable, TableColumn
+from fluidlite.values.sparse_table import SparseTable, TableColumn
 
 #: inputs of an optimizer op that may hold something other than an array; accumulators come on top
 SPARSE = ("Param", "Grad")
@@ -126,7 +127,7 @@ def _step_selected_rows(
             f"row {int(merged.rows[position])} (position {position} of {_name(ctx, 'Grad')!r}) is not in SelectedRows {_name(ctx, 'Param')!r}"
         )
     value = _own(ctx, "ParamOut", param.value)
-    _step_rows(step, positions, merged.value, value)
+    update_arrays(step, positions, merged.value, [value])
     return param if value is param.value else SelectedRows(param.rows.copy(), value, param.height)
 
 
@@ -147,26 +148,12 @@ def _step_dense(
     for output, value in state.items():
         _check_like(ctx, _source(ctx, output), param, value)
     outputs = {output: _own(ctx, output, value) for output, value in {"ParamOut": param, **state}.items()}
-    target, *accumulators = outputs.values()
-    if rows is not None and not every_row:
-        _step_rows(step, rows, grad, target, *accumulators)
-        return outputs
-    if rows is not None:
-        whole = np.zeros_like(target)
+    if rows is not None and every_row:
+        whole = np.zeros_like(param)
         whole[rows] = grad
-        grad = whole
-    step(target, grad, *accumulators)
+        rows, grad = None, whole
+    update_arrays(step, rows, grad, list(outputs.values()))
     return outputs
-
-
-def _step_rows(step: RowStep, rows: Array, grad: Array, *arrays: Array) -> None:
-    """Run ``step`` on some rows (distinct) of arrays."""
-    if not len(rows):
-        return
-    parts = [array[rows] for array in arrays]
-    step(parts[0], grad, *parts[1:])
-    for array, part in zip(arrays, parts, strict=True):
-        array[rows] = part
 
 
 def _own(ctx: KernelContext, output: str, value: Array) -> Array:

@@ -15,12 +15,14 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILED: _ClassVar[Code]
     LEFT: _ClassVar[Code]
     LOST: _ClassVar[Code]
+    FORGOTTEN: _ClassVar[Code]
 OK: Code
 REFUSED: Code
 STALE: Code
 FAILED: Code
 LEFT: Code
 LOST: Code
+FORGOTTEN: Code
 
 class Outcome(_message.Message):
     __slots__ = ("code", "text")
@@ -99,18 +101,22 @@ class RegisterReply(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., version: _Optional[int] = ..., next_sequence: _Optional[int] = ..., trainers: _Optional[int] = ..., sync: bool = ..., lease: _Optional[float] = ..., history: _Optional[int] = ...) -> None: ...
 
 class RowRequest(_message.Message):
-    __slots__ = ("table", "ids", "width", "dtype", "read_only")
+    __slots__ = ("table", "ids", "width", "dtype", "read_only", "signature", "wire_dtype")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     table: str
     ids: Array
     width: int
     dtype: int
     read_only: bool
-    def __init__(self, table: _Optional[str] = ..., ids: _Optional[_Union[Array, _Mapping]] = ..., width: _Optional[int] = ..., dtype: _Optional[int] = ..., read_only: bool = ...) -> None: ...
+    signature: bytes
+    wire_dtype: int
+    def __init__(self, table: _Optional[str] = ..., ids: _Optional[_Union[Array, _Mapping]] = ..., width: _Optional[int] = ..., dtype: _Optional[int] = ..., read_only: bool = ..., signature: _Optional[bytes] = ..., wire_dtype: _Optional[int] = ...) -> None: ...
 
 class PullItem(_message.Message):
     __slots__ = ("rows", "dense", "table")
@@ -143,14 +149,16 @@ class PullRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[PullRequestHeader, _Mapping]] = ..., size: _Optional[int] = ..., pad: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Value(_message.Message):
-    __slots__ = ("array", "rows", "height")
+    __slots__ = ("array", "rows", "height", "dtype")
     ARRAY_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     array: Array
     rows: Array
     height: int
-    def __init__(self, array: _Optional[_Union[Array, _Mapping]] = ..., rows: _Optional[_Union[Array, _Mapping]] = ..., height: _Optional[int] = ...) -> None: ...
+    dtype: int
+    def __init__(self, array: _Optional[_Union[Array, _Mapping]] = ..., rows: _Optional[_Union[Array, _Mapping]] = ..., height: _Optional[int] = ..., dtype: _Optional[int] = ...) -> None: ...
 
 class PullReplyHeader(_message.Message):
     __slots__ = ("outcome", "version", "values")
@@ -189,14 +197,16 @@ class Start(_message.Message):
     def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., sequence: _Optional[int] = ..., step: _Optional[int] = ..., version_seen: _Optional[int] = ..., learning_rate: _Optional[float] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("number", "name", "value")
+    __slots__ = ("number", "name", "value", "signature")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     number: int
     name: str
     value: Value
-    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    signature: bytes
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("parts", "wanted")

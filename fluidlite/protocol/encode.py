@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Container, Sequence
+from itertools import zip_longest
+from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from fluidlite.dtypes import DTYPE_NAMES, Array, dtype_number
 from fluidlite.errors import (
     FluidliteError,
+    ForgottenError,
     LeaseLostError,
     PeerLostError,
     RemoteError,
@@ -35,7 +38,8 @@ from fluidlite.protocol.messages import (
     Value,
     Welcome,
 )
-from fluidlite.protocol.packet import Packet, Payload, describe, put_value
+from fluidlite.protocol.narrow import NARROW
+from fluidlite.protocol.packet import Packet, Payload, check_rows, describe, put_value
 from fluidlite.values.selected_rows import SelectedRows
 
 M = TypeVar("M", bound=Message)
@@ -47,8 +51,11 @@ _STATUS_OF: tuple[tuple[type[RemoteError], Status], ...] = (
     (StaleError, Status.STALE),
     (PeerLostError, Status.LOST),
     (ServerFailedError, Status.FAILED),
+    (ForgottenError, Status.FORGOTTEN),
 )
 _ERROR_OF: dict[int, type[RemoteError]] = {status: error for error, status in _STATUS_OF}
+#: long enough that no two lists get the same one
+SIGNATURE_BYTES: Final = 16
 _USES: dict[int, Use] = {use.value: use for use in Use}
 
 
@@ -82,7 +89,9 @@ def check_outcome(outcome: pb.Outcome) -> None:
         raise error_of(outcome)
 
 
+@functools.lru_cache
 def encode_identity(identity: Identity) -> pb.Identity:
+    """Always the same message; nobody changes it."""
     return pb.Identity(job=identity.job, trainer=identity.trainer, incarnation=identity.incarnation)
 
 
@@ -151,15 +160,24 @@ def encode_pull(identity: Identity, requests: Sequence[PullRequest]) -> Packet:
     for request in requests:
         item = header.items.add()
         if isinstance(request, RowRequest):
-            item.rows.table, item.rows.width, item.rows.read_only = request.table, request.width, request.read_only
-            item.rows.dtype = dtype_number(request.dtype)
-            item.rows.ids.CopyFrom(describe(request.ids))
+            _put_rows(item.rows, request)
             arrays.append(request.ids)
         elif isinstance(request, DenseRequest):
             item.dense = request.name
         else:
             item.table = request.table
     return Packet(header.SerializeToString(), arrays)
+
+
+def _put_rows(rows: pb.RowRequest, request: RowRequest) -> None:
+    rows.table, rows.width, rows.dtype = request.table, request.width, dtype_number(request.dtype)
+    rows.ids.CopyFrom(describe(request.ids))
+    if request.read_only:
+        rows.read_only = True
+    if request.wire_dtype:
+        rows.wire_dtype = dtype_number(request.wire_dtype)
+    if request.signature:
+        rows.signature = request.signature
 
 
 def decode_pull(header: bytes, payload: Payload, endpoint: str) -> tuple[Identity, list[PullRequest]]:
@@ -178,14 +196,32 @@ def _decode_item(item: pb.PullItem, payload: Payload, endpoint: str) -> PullRequ
     if kind is None:
         raise RequestRefusedError("malformed pull: an empty item")
     rows = item.rows
-    ids = payload.take(rows.ids)
-    return RowRequest(endpoint, rows.table, ids, rows.width, _dtype(rows.dtype), rows.read_only)
+    ids, dtype = payload.take(rows.ids), _dtype(rows.dtype)
+    if len(rows.signature) not in (0, SIGNATURE_BYTES):
+        raise RequestRefusedError(f"malformed pull: a signature of {len(rows.signature)} bytes")
+    return RowRequest(
+        endpoint, rows.table, ids, rows.width, dtype, rows.read_only, _wire_dtype(rows.wire_dtype), rows.signature
+    )
 
 
-def encode_pull_reply(reply: PullReply) -> Packet:
+def _wire_dtype(number: int) -> str:
+    name = _dtype(number) if number else ""
+    if name and name not in NARROW:
+        raise RequestRefusedError(f"rows cannot travel as {name}, only as {' or '.join(NARROW)}")
+    return name
+
+
+def encode_pull_reply(reply: PullReply, requests: Sequence[PullRequest] = ()) -> Packet:
+    """Rows travel as the ``requests`` that they answer say."""
     arrays: list[Array] = []
-    values = [put_value(value, arrays) for value in reply.values]
+    values = [_put_answer(value, arrays, request) for value, request in zip_longest(reply.values, requests)]
     return Packet(pb.PullReplyHeader(version=reply.version, values=values).SerializeToString(), arrays)
+
+
+def _put_answer(value: Value, arrays: list[Array], request: PullRequest | None) -> pb.Value:
+    if isinstance(request, RowRequest) and request.wire_dtype:
+        return put_value(value, arrays, request.wire_dtype, f"rows of {request.table!r}")
+    return put_value(value, arrays)
 
 
 def decode_pull_reply(header: bytes, payload: Payload) -> PullReply:
@@ -194,16 +230,36 @@ def decode_pull_reply(header: bytes, payload: Payload) -> PullReply:
     return PullReply(message.version, tuple(payload.take_value(value) for value in message.values))
 
 
-def encode_push(header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Packet:
-    """A whole step in one transfer."""
+def encode_push(
+    header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str], sent: Container[int] = ()
+) -> Packet:
+    """A whole step in one transfer, but for the gradients whose numbers are in ``sent``: they went ahead."""
     arrays: list[Array] = []
     message = pb.PushRequestHeader(start=_encode_start(header), commit=pb.Commit(parts=len(gradients), wanted=wanted))
     for number, gradient in enumerate(gradients):
-        value: Value = gradient.value
-        if gradient.rows is not None:
-            value = SelectedRows(gradient.rows, gradient.value, gradient.height)
-        message.parts.add(number=number, name=gradient.name, value=put_value(value, arrays))
+        if number not in sent:
+            _put_part(message, number, gradient, arrays)
     return Packet(message.SerializeToString(), arrays)
+
+
+def encode_part(header: StepHeader, number: int, gradient: Gradient) -> Packet:
+    """One gradient of a step, ahead of its commit."""
+    arrays: list[Array] = []
+    message = pb.PushRequestHeader(start=_encode_start(header))
+    _put_part(message, number, gradient, arrays)
+    return Packet(message.SerializeToString(), arrays)
+
+
+def _put_part(message: pb.PushRequestHeader, number: int, gradient: Gradient, arrays: list[Array]) -> None:
+    if gradient.rows is None or gradient.signature:
+        value: Value = gradient.value
+    else:
+        value = SelectedRows(gradient.rows, gradient.value, gradient.height)
+    wire_dtype = gradient.wire_dtype if gradient.rows is not None else ""
+    described = put_value(value, arrays, wire_dtype, f"gradient {gradient.name!r}")
+    if gradient.signature:
+        described.height = gradient.height
+    message.parts.add(number=number, name=gradient.name, value=described, signature=gradient.signature)
 
 
 def _encode_start(header: StepHeader) -> pb.Start:
@@ -216,11 +272,19 @@ def _encode_start(header: StepHeader) -> pb.Start:
     )
 
 
-class OpenStep:
-    """A step on its way in: transfers with its start, its parts and its commit, in one or in many."""
+def _unsigned(identity: Identity, signature: bytes) -> Array:
+    raise ForgottenError("no ids were signed")
 
-    def __init__(self, endpoint: str) -> None:
+
+class OpenStep:
+    """A step on its way in: transfers with its start, its parts and its commit, in one or in many.
+
+    ``ids_of`` gives the ids that a trainer signed, or raises ForgottenError.
+    """
+
+    def __init__(self, endpoint: str, ids_of: Callable[[Identity, bytes], Array] = _unsigned) -> None:
         self._endpoint = endpoint
+        self._ids_of = ids_of
         self._start: pb.Start | None = None
         self._parts: dict[int, Gradient] = {}
 
@@ -228,20 +292,28 @@ class OpenStep:
         """Take the next transfer; the whole step (header, gradients, wanted) when it brings the commit."""
         message = parse(pb.PushRequestHeader, header)
         if message.HasField("start"):
-            if self._start is not None:
-                raise RequestRefusedError("malformed push: two starts in one step")
-            self._start = message.start
+            self._begin(message.start)
         if self._start is None:
             raise RequestRefusedError("malformed push: no start before its parts")
         for part in message.parts:
-            self._add_part(part, payload)
+            self._add_part(self._start, part, payload)
         payload.finish()
         return self._close(self._start, message.commit) if message.HasField("commit") else None
 
-    def _add_part(self, part: pb.Part, payload: Payload) -> None:
+    def _begin(self, start: pb.Start) -> None:
+        """The step goes on, or another one takes its place: its trainer gave the first one up."""
+        if self._start is not None and self._start.sequence != start.sequence:
+            self._parts.clear()
+        self._start = start
+
+    def _add_part(self, start: pb.Start, part: pb.Part, payload: Payload) -> None:
         if part.number in self._parts:
             raise RequestRefusedError(f"malformed push: part {part.number} came twice")
         value = payload.take_value(part.value)
+        if part.signature and not isinstance(value, SelectedRows):
+            rows = self._ids_of(decode_identity(start.identity), part.signature)
+            check_rows(rows, value)
+            value = SelectedRows(rows, value, part.value.height)
         if isinstance(value, SelectedRows):
             gradient = Gradient(self._endpoint, part.name, value.value, value.rows, value.height)
         else:

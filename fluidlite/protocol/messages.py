@@ -7,7 +7,7 @@ wire, the in-process transport and (later) the write-ahead log.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -35,7 +35,8 @@ class RowRequest:
     """Rows of a table or of a row-sliced dense parameter by id.
 
     ``ids`` (n,) int64. ``table`` is the variable's name on the server. A read-only request of an unknown id answers
-    the declared default and makes no row.
+    the declared default and makes no row. ``wire_dtype``: float16 or bfloat16, to which the rows are rounded on their way
+    (see `protocol.narrow`); "": as they are. ``signature``: by which gradients to come may name the ids.
     """
 
     endpoint: str
@@ -44,6 +45,8 @@ class RowRequest:
     width: int
     dtype: str
     read_only: bool = False
+    wire_dtype: str = ""
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class Gradient:
 
     ``name`` is the variable's name on the server without the trainer's suffix. Dense: ``rows`` is None and ``value``
     has the slice's shape. Sparse: ``rows`` (n,) int64 and ``value`` (n, width); ``height`` of the whole matrix.
+    ``wire_dtype``: as in a RowRequest, for the values of rows. ``signature``: on the wire, in place of rows that it names.
     """
 
     endpoint: str
@@ -83,6 +87,8 @@ class Gradient:
     value: Array
     rows: Array | None = None
     height: int = 0
+    wire_dtype: str = ""
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ class Status(enum.IntEnum):
     FAILED = 3  # the update raised inside the server
     LEFT = 4  # the trainer is not registered, or its lease ran out; it must register again
     LOST = 5  # the job ends: the server stops, or another trainer died and the policy is to abort
+    FORGOTTEN = 6  # a signature is not known, or no longer
 
 
 class Use(enum.IntEnum):
@@ -175,8 +182,13 @@ class CommitReply:
     dense: Mapping[str, Array] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to a commit over all servers: versions by endpoint. The new dense values wait in the port for `recv`."""
+    """Answer to a commit over all servers. The new dense values wait in the port for `recv`."""
 
-    versions: Mapping[str, int] = field(default_factory=dict)
+    def __init__(self, wait: Callable[[], Mapping[str, int]] = dict) -> None:
+        self._wait = wait
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """By endpoint. Waits for them; raises what went wrong with the step."""
+        return self._wait()

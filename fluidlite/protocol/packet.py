@@ -7,7 +7,7 @@ order, little-endian, row-major, each padded with zeros to a multiple of `ALIGN`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,14 +16,21 @@ from fluidlite.dtypes import DTYPE_NAMES, Array, dtype_number
 from fluidlite.errors import RequestRefusedError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol.messages import Value
+from fluidlite.protocol.narrow import BFLOAT16, NARROW, narrow, widen
 from fluidlite.values.selected_rows import SelectedRows
 
 #: every array starts at a multiple of this, so that the views made on receipt are aligned
 ALIGN: Final = 8
 _ZEROS: Final = bytes(ALIGN)
+#: made from strings: on a little-endian machine these are the native dtypes, also to who asks for an array's buffer
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    number: np.dtype(name).newbyteorder("<") for number, name in DTYPE_NAMES.items() if name != "bfloat16"
+    number: BFLOAT16 if name == "bfloat16" else np.dtype(np.dtype(name).newbyteorder("<").str)
+    for number, name in DTYPE_NAMES.items()
 }
+_WIDE: Final = frozenset(dtype_number(name) for name in ("float32", "float64"))
+#: the numbers by dtype; `dtype_number` takes longer than all the rest of describing an array
+_NUMBERS: Final[dict[np.dtype[Any], int]] = {dtype: number for number, dtype in _DTYPES.items()}
+_CASTABLE: Final = frozenset(_NUMBERS) - {BFLOAT16}
 
 
 class Packet(NamedTuple):
@@ -35,27 +42,47 @@ class Packet(NamedTuple):
 
 def describe(array: Array) -> pb.Array:
     """Dtype and shape of an array. DtypeError for a dtype that programs do not have."""
-    return pb.Array(dtype=dtype_number(array.dtype), shape=array.shape)
+    return pb.Array(dtype=_number(array.dtype), shape=array.shape)
 
 
-def put_value(value: Value, arrays: list[Array]) -> pb.Value:
-    """Describe a value and append its arrays; the ids of SelectedRows go first."""
+def put_value(value: Value, arrays: list[Array], wire_dtype: str = "", what: str = "") -> pb.Value:
+    """Describe a value and append its arrays; the ids of SelectedRows go first.
+
+    The values of rows are narrowed to ``wire_dtype``, if given: RequestRefusedError, naming ``what``, where that cannot be.
+    """
     if isinstance(value, SelectedRows):
-        arrays += (value.rows, value.value)
-        return pb.Value(array=describe(value.value), rows=describe(value.rows), height=value.height)
-    arrays.append(value)
-    return pb.Value(array=describe(value))
+        arrays.append(value.rows)
+        described = put_value(value.value, arrays, wire_dtype, what)
+        described.rows.CopyFrom(describe(value.rows))
+        described.height = value.height
+        return described
+    if not wire_dtype or value.dtype.itemsize <= NARROW[wire_dtype].itemsize:
+        arrays.append(value)
+        return pb.Value(array=describe(value))
+    arrays.append(narrow(value, wire_dtype, what))
+    return pb.Value(array=describe(arrays[-1]), dtype=dtype_number(value.dtype))
 
 
-def pieces_of(arrays: Iterable[Array]) -> Iterator[memoryview | bytes]:
+def pieces_of(arrays: Iterable[Array]) -> list[memoryview | bytes]:
     """The payload of some arrays as pieces without copies (but for arrays that are not row-major little-endian)."""
+    pieces: list[memoryview | bytes] = []
     for array in arrays:
-        if not array.size:
-            continue
-        plain = np.ascontiguousarray(array, _DTYPES[dtype_number(array.dtype)])
-        yield plain.reshape(-1).view(np.uint8).data
-        if surplus := plain.nbytes % ALIGN:
-            yield _ZEROS[surplus:]
+        if array.size:
+            pieces.append(_bytes_of(array))
+            if surplus := array.nbytes % ALIGN:
+                pieces.append(_ZEROS[surplus:])
+    return pieces
+
+
+def _bytes_of(array: Array) -> memoryview:
+    if array.flags.c_contiguous and array.dtype in _CASTABLE:
+        return array.data.cast("B")
+    plain = np.ascontiguousarray(array, _DTYPES[_number(array.dtype)])
+    return plain.reshape(-1).view(np.uint8).data
+
+
+def _number(dtype: np.dtype[Any]) -> int:
+    return _NUMBERS.get(dtype) or dtype_number(dtype)
 
 
 class Payload:
@@ -73,7 +100,7 @@ class Payload:
         """The next array."""
         dtype = _DTYPES.get(described.dtype)
         shape = tuple(described.shape)
-        if dtype is None or any(dim < 0 for dim in shape):
+        if dtype is None or min(shape, default=0) < 0:
             raise RequestRefusedError(f"malformed array: dtype number {described.dtype}, shape {list(shape)}")
         count = math.prod(shape)
         size = count * dtype.itemsize
@@ -85,12 +112,21 @@ class Payload:
         return self._view(dtype, shape, count, size)
 
     def take_value(self, described: pb.Value) -> Value:
-        """The next array, or the next two as SelectedRows."""
-        if not described.HasField("rows"):
-            return self.take(described.array)
-        rows, value = self.take(described.rows), self.take(described.array)
+        """The next array, or the next two as SelectedRows; what was narrowed is widened."""
+        rows = self.take(described.rows) if described.HasField("rows") else None
+        value = self.take(described.array)
+        if described.dtype:
+            value = self._widened(value, described.dtype)
+        if rows is None:
+            return value
         check_rows(rows, value)
         return SelectedRows(rows, value, described.height)
+
+    @staticmethod
+    def _widened(value: Array, dtype: int) -> Array:
+        if value.dtype not in NARROW.values() or dtype not in _WIDE:
+            raise RequestRefusedError(f"malformed array: {value.dtype.name} in place of dtype number {dtype}")
+        return widen(value, DTYPE_NAMES[dtype])
 
     def finish(self) -> None:
         """Refuse bytes that no array claims."""

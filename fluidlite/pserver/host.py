@@ -14,7 +14,7 @@ import numpy as np
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Operator, Program
 from fluidlite.dtypes import Array
-from fluidlite.errors import DtypeError, OutOfRangeError, RequestRefusedError, ShapeError, TableError
+from fluidlite.errors import DtypeError, OutOfRangeError, ProgramError, RequestRefusedError, ShapeError, TableError
 from fluidlite.protocol.messages import Declared, DenseRequest, Gradient, PullRequest, RowRequest, Value
 from fluidlite.pserver.catalog import Catalog, GradientSpec, LookupSpec, check_program, is_rows
 from fluidlite.pserver.service import PServer, ServiceOptions
@@ -45,7 +45,7 @@ class Host:
         # Fluid leaves the blocks of tables out of optimize_blocks, and never runs them.
         bound = [spec.block for spec in self._catalog.gradients.values()]
         blocks = dict.fromkeys([*listen.attr("optimize_blocks", ()), *bound])
-        self._updates = [_Update(program, block, self._catalog, sync=self.sync) for block in blocks]
+        self._updates = [_Update(program, block, self._catalog, self.trainers if self.sync else 1) for block in blocks]
         self._lookups = {name: _Lookup(program, spec) for name, spec in self._catalog.lookups.items()}
         schedule = listen.attr("lr_decay_block_id", -1)
         self._schedule = Plan(program, None, block=schedule) if schedule > 0 else None
@@ -130,12 +130,17 @@ class Host:
 
 
 class _Update:
-    """A block that applies gradients to a parameter, compiled."""
+    """A block that applies gradients to a parameter, compiled. ``trainers``: how many may give theirs in one step; the
+    block of more than one begins with their sum."""
 
-    def __init__(self, program: Program, block: int, catalog: Catalog, *, sync: bool) -> None:
+    def __init__(self, program: Program, block: int, catalog: Catalog, trainers: int) -> None:
         self.gradients = [spec for spec in catalog.gradients.values() if spec.block == block]
         self._plan = Plan(program, None, block=block)
-        self._sync = sync
+        read = {name for op in program.blocks[block].ops for name in op.input_arguments()}
+        self._summed = {spec.name for spec in self.gradients if names.of_trainer(spec.name, 0) in read}
+        for spec in self.gradients:
+            if trainers > 1 and spec.name not in self._summed:
+                raise ProgramError(f"block {block} does not sum the gradients {spec.name!r} of {trainers} trainers")
 
     def run(self, scope: Scope, given: Mapping[str, Mapping[int, Gradient]], first: int) -> None:
         """Apply what trainers gave. A dense gradient that nobody gave leaves the parameter as it is; a sparse one that
@@ -149,7 +154,7 @@ class _Update:
         self._plan.run(scope, feeds, keep=())
 
     def _feeds(self, spec: GradientSpec, parts: Mapping[int, Any]) -> dict[str, Any]:
-        if not self._sync:
+        if spec.name not in self._summed:
             (value,) = parts.values()
             return {spec.name: value}
         feeds = {names.of_trainer(spec.name, trainer): value for trainer, value in parts.items()}

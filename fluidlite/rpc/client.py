@@ -7,11 +7,10 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import grpc
-
-from fluidlite.errors import UnreachableError
+from fluidlite.errors import ForgottenError, UnreachableError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
 from fluidlite.protocol.messages import (
@@ -21,6 +20,7 @@ from fluidlite.protocol.messages import (
     PullReply,
     PullRequest,
     Registration,
+    RowRequest,
     StepHeader,
     TableRequest,
     Value,
@@ -29,25 +29,43 @@ from fluidlite.protocol.messages import (
 from fluidlite.protocol.service import Pending
 from fluidlite.rpc.failures import attempt
 from fluidlite.rpc.lane import Lane
+from fluidlite.rpc.library import grpc
 from fluidlite.rpc.options import client_options, method
+from fluidlite.rpc.pipe import opener
 from fluidlite.rpc.port import TrainerPort
 from fluidlite.rpc.retry import Patience
+from fluidlite.rpc.signatures import SentLists
 from fluidlite.rpc.traffic import Meter, Traffic
 from fluidlite.rpc.wire import messages_of
+from fluidlite.values.memory import keep_freed_memory
 
 #: signs of life per lease: two may get lost
 _BEATS_PER_LEASE: Final = 3
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """The parts of a step that left ahead of its commit, and on which stream: the server holds them as long as it lasts."""
+
+    sequence: int = -1
+    stream: object = None
+    numbers: set[int] = field(default_factory=set)
 
 
 class GrpcChannel:
     """Implements `rpc.port.Channel` over gRPC. Nothing is sent before the first call."""
 
     def __init__(self, endpoint: str, patience: Patience) -> None:
+        keep_freed_memory()
         self._patience = patience
         self._channel: Any = grpc.insecure_channel(endpoint, options=client_options(patience.keepalive))
         self._stop = threading.Event()
         self._life: Any = None
         self._meters: defaultdict[str, Meter] = defaultdict(Meter)
+        self._lists = SentLists()
+        #: held while parts or a commit are handed to the stream
+        self._pushing = threading.Lock()
+        self._ahead = _Ahead()
         # Apart, so that a commit that waits for other trainers holds up no pull.
         self._pulls, self._pushes = self._lane("Pull"), self._lane("Push")
         # Also at exit: gRPC can deadlock when it tears down an open stream to a dead server by itself.
@@ -65,13 +83,55 @@ class GrpcChannel:
         reply = attempt(lambda: call(request, timeout=timeout, wait_for_ready=True), late=UnreachableError)
         return encode.decode_welcome(meter.received(reply))
 
-    def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> Pending[PullReply]:
+    def pull(self, identity: Identity, requests: Sequence[PullRequest], ahead: bool = False) -> Pending[PullReply]:
         whole = any(isinstance(request, TableRequest) for request in requests)
         timeout = self._patience.table if whole else self._patience.pull
-        return self._pulls.ask(encode.encode_pull(identity, requests), timeout, encode.decode_pull_reply)
+        signed = [self._signed(request) for request in requests]
+        return self._pulls.ask(encode.encode_pull(identity, signed), timeout, encode.decode_pull_reply, ahead)
+
+    def _signed(self, request: PullRequest) -> PullRequest:
+        """With a signature, where gradients for the same rows may follow."""
+        if not isinstance(request, RowRequest) or request.read_only:
+            return request
+        signature = self._lists.sign(request.ids)
+        return replace(request, signature=signature) if signature else request
+
+    def part(self, header: StepHeader, number: int, gradient: Gradient) -> None:
+        with self._pushing:
+            stream = self._pushes.post(encode.encode_part(header, number, gradient))
+            if (self._ahead.sequence, self._ahead.stream) != (header.sequence, stream):
+                self._ahead = _Ahead(header.sequence, stream)
+            self._ahead.numbers.add(number)
 
     def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        return self._pushes.ask(encode.encode_push(header, gradients, wanted), None, encode.decode_commit_reply)
+        short = [self._shortened(gradient) for gradient in gradients]
+        answer = self._push(header, short, wanted)
+        if not any(gradient.signature for gradient in short):
+            return answer
+
+        def known_or_in_full() -> CommitReply:
+            try:
+                return answer()
+            except ForgottenError:
+                self._lists.forget()
+                return self._push(header, gradients, wanted)()
+
+        return known_or_in_full
+
+    def _push(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
+        """The step, but for what went ahead on the stream that is still open. Another step takes its place there."""
+        with self._pushing:
+            ahead, self._ahead = self._ahead, _Ahead()
+            there = ahead.sequence == header.sequence and self._pushes.is_on(ahead.stream)
+            sent = ahead.numbers if there else ()
+            return self._pushes.ask(
+                encode.encode_push(header, gradients, wanted, sent), None, encode.decode_commit_reply
+            )
+
+    def _shortened(self, gradient: Gradient) -> Gradient:
+        """With a signature, where its rows were pulled."""
+        signature = b"" if gradient.rows is None else self._lists.find(gradient.rows)
+        return replace(gradient, signature=signature) if signature else gradient
 
     def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]:
         meter = self._meters["Assign"]
@@ -125,7 +185,7 @@ class GrpcChannel:
         return lambda: meter.received(attempt(call.result))
 
     def _lane(self, verb: str) -> Lane:
-        return Lane(self._channel.stream_stream(method(verb)), self._meters[verb])
+        return Lane(opener(self._channel, method(verb)), self._meters[verb])
 
 
 def _shut(stop: threading.Event, lanes: Iterable[Lane], channel: grpc.Channel) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import grpc
-
 from fluidlite.errors import PeerLostError, RemoteError, UnreachableError
+from fluidlite.rpc.library import grpc
 
 #: the answer to a call that these codes end will not change
 _FINAL: Final = {
@@ -21,13 +20,13 @@ def attempt(call: Callable[[], Any], late: type[PeerLostError] = PeerLostError) 
     try:
         return call()
     except grpc.RpcError as error:
-        raise _typed(error, late) from None
+        raise typed(error.code(), error.details(), late) from None
     except ValueError as error:  # what gRPC raises for a closed channel
         raise PeerLostError(str(error)) from None
 
 
-def _typed(error: Any, late: type[PeerLostError]) -> RemoteError:
-    code, details = error.code(), error.details()
+def typed(code: grpc.StatusCode, details: str, late: type[PeerLostError] = PeerLostError) -> RemoteError:
+    """The error that a status is."""
     if code in _FINAL:
         return RemoteError(f"{_FINAL[code]} ({details})")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
+
+import numpy as np
 
 from fluidlite.errors import PeerLostError
 from fluidlite.protocol.encode import error_of, outcome_of
@@ -14,10 +17,12 @@ from fluidlite.protocol.messages import (
     PullReply,
     PullRequest,
     Registration,
+    RowRequest,
     StepHeader,
     Value,
     Welcome,
 )
+from fluidlite.protocol.narrow import rounded
 from fluidlite.protocol.service import Pending, Service
 from fluidlite.rpc.port import TrainerPort
 from fluidlite.rpc.retry import Patience
@@ -42,12 +47,17 @@ class InprocChannel:
     def register(self, registration: Registration, timeout: float) -> Welcome:
         return self._call(lambda: self._service.register(registration))
 
-    def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> Pending[PullReply]:
+    def pull(self, identity: Identity, requests: Sequence[PullRequest], ahead: bool = False) -> Pending[PullReply]:
         reply = self._call(lambda: self._service.pull(identity, requests))
+        if any(isinstance(request, RowRequest) and request.wire_dtype for request in requests):
+            reply = self._call(lambda: _travelled(reply, requests))
         return lambda: reply
 
+    def part(self, header: StepHeader, number: int, gradient: Gradient) -> None:
+        """Nothing leaves before the commit: it takes no time."""
+
     def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        pending = self._call(lambda: self._service.commit(header, gradients, wanted))
+        pending = self._call(lambda: self._service.commit(header, [_as_sent(g) for g in gradients], wanted))
         return lambda: self._call(pending)
 
     def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]:
@@ -76,6 +86,24 @@ class InprocChannel:
             return call()
         except Exception as error:
             raise error_of(outcome_of(error)) from error
+
+
+def _travelled(reply: PullReply, requests: Sequence[PullRequest]) -> PullReply:
+    """With rows rounded as they would be on a wire."""
+    pairs = zip(reply.values, requests, strict=True)
+    return PullReply(reply.version, tuple(_rounded(value, request) for value, request in pairs))
+
+
+def _rounded(value: Value, request: PullRequest) -> Value:
+    if isinstance(request, RowRequest) and isinstance(value, np.ndarray):
+        return rounded(value, request.wire_dtype, f"rows of {request.table!r}")
+    return value
+
+
+def _as_sent(gradient: Gradient) -> Gradient:
+    if gradient.rows is None or not gradient.wire_dtype:
+        return gradient
+    return replace(gradient, value=rounded(gradient.value, gradient.wire_dtype, f"gradient {gradient.name!r}"))
 
 
 def inproc_port(

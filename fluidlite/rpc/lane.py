@@ -6,22 +6,18 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
-from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from fluidlite.errors import PeerLostError, UnreachableError
 from fluidlite.protocol.packet import Packet, Payload
 from fluidlite.protocol.service import Pending
-from fluidlite.rpc.failures import attempt
+from fluidlite.rpc.pipe import Open
 from fluidlite.rpc.traffic import Meter
 from fluidlite.rpc.wire import Transfer, messages_of, transfers_of
 
 T = TypeVar("T")
-#: makes a call of an iterator of messages; the result iterates over the answers
-Call = Callable[[Iterator[bytes]], Any]
 _NEVER: Final = math.inf
 
 
@@ -29,29 +25,25 @@ _NEVER: Final = math.inf
 class _Ticket:
     """One request on its way: until when it must be answered (by the monotonic clock), and the answer."""
 
-    due: float
+    due: float = _NEVER
     answer: Transfer | None = None
 
 
 class _Stream:
     """An open call. Requests leave in order, and their answers come in that order."""
 
-    def __init__(self, open: Call, meter: Meter) -> None:
-        outbox: SimpleQueue[Packet | None] = SimpleQueue()
-        self._outbox = outbox
+    def __init__(self, open: Open, meter: Meter) -> None:
+        self._meter = meter
         self._reading = threading.Lock()
         #: guards what follows, so that it can be looked at while somebody reads
         self._lock = threading.Lock()
         self._open: deque[_Ticket] = deque()
-        messages = chain.from_iterable(map(messages_of, iter(outbox.get, None)))
-        self._call = attempt(lambda: open(map(meter.sent, messages)))
-        # However the call ends, the thread in which gRPC asks for more to send must not wait forever.
-        self._call.add_done_callback(lambda _: outbox.put(None))
-        self._answers = transfers_of(map(meter.received, self._call))
+        self._pipe = open()
+        self._answers = transfers_of(map(meter.received, iter(self._pipe.receive, None)))
 
     @property
     def active(self) -> bool:
-        return bool(self._call.is_active())
+        return self._pipe.active
 
     @property
     def due(self) -> float:
@@ -59,12 +51,20 @@ class _Stream:
         with self._lock:
             return min((ticket.due for ticket in self._open), default=_NEVER)
 
-    def send(self, packet: Packet, due: float) -> _Ticket:
-        ticket = _Ticket(due)
+    def send(self, packet: Packet) -> _Ticket:
+        ticket = _Ticket()
         with self._lock:
             self._open.append(ticket)
-            self._outbox.put(packet)
+            self.post(packet)
         return ticket
+
+    def post(self, packet: Packet) -> None:
+        """Send what is not answered."""
+        self._pipe.send(map(self._meter.sent, messages_of(packet)))
+
+    def flush(self) -> None:
+        """See `Pipe.flush`; not under a lock, for a server that takes nothing holds it up until the call is cancelled."""
+        self._pipe.flush()
 
     def collect(self, ticket: _Ticket) -> Transfer:
         """Wait for an answer; those to earlier requests that nobody has waited for yet are read on the way."""
@@ -76,12 +76,12 @@ class _Stream:
         return ticket.answer
 
     def cancel(self) -> None:
-        self._call.cancel()
+        self._pipe.cancel()
 
     def _next(self, ticket: _Ticket) -> Transfer:
         """The next answer, on behalf of whoever waits for this ticket's."""
         try:
-            transfer: Transfer | None = attempt(lambda: next(self._answers, None))
+            transfer = next(self._answers, None)
         except UnreachableError:
             if time.monotonic() < ticket.due:
                 raise
@@ -99,7 +99,7 @@ class Lane:
     the earliest of them, not until the next answer, so that calls answered in time do not wake it.
     """
 
-    def __init__(self, open: Call, meter: Meter) -> None:
+    def __init__(self, open: Open, meter: Meter) -> None:
         self._make = open
         self._meter = meter
         self._changed = threading.Condition()
@@ -108,20 +108,25 @@ class Lane:
         self._watch: threading.Thread | None = None
         self._looks_at = _NEVER
 
-    def ask(self, packet: Packet, timeout: float | None, decode: Callable[[bytes, Payload], T]) -> Pending[T]:
+    def ask(
+        self, packet: Packet, timeout: float | None, decode: Callable[[bytes, Payload], T], ahead: bool = False
+    ) -> Pending[T]:
         """Send a transfer, to be answered within ``timeout`` seconds (None: some time), and decode its answer.
 
-        The answer raises UnreachableError when the stream broke, PeerLostError when the time was over or the lane is
-        closed, and what ``decode`` raises.
+        The seconds count from now, or ``ahead``: from when the answer is waited for, which raises UnreachableError when
+        the stream broke, PeerLostError when the time was over or the lane is closed, and what ``decode`` raises.
         """
-        due = _NEVER if timeout is None else time.monotonic() + timeout
         with self._changed:
             stream = self._usable()
-            ticket = stream.send(packet, due)
-            if due < self._looks_at:
-                self._look()
+            ticket = stream.send(packet)
+            if not ahead:
+                self._limit(ticket, timeout)
+        stream.flush()
 
         def answer() -> T:
+            if ahead:
+                with self._changed:
+                    self._limit(ticket, timeout)
             try:
                 return decode(*stream.collect(ticket))
             except BaseException:  # an interrupt, too, may leave half an answer behind
@@ -129,6 +134,18 @@ class Lane:
                 raise
 
         return answer
+
+    def post(self, packet: Packet) -> object:
+        """Send a transfer that is not answered; what names the stream that took it."""
+        with self._changed:
+            stream = self._usable()
+            stream.post(packet)
+        stream.flush()
+        return stream
+
+    def is_on(self, stream: object) -> bool:
+        """Whether the next transfer goes over this stream, too."""
+        return self._stream is not None and self._stream is stream and self._stream.active
 
     def close(self) -> None:
         """End the stream; whoever waits for an answer gets an error. Idempotent."""
@@ -145,11 +162,16 @@ class Lane:
             self._stream = _Stream(self._make, self._meter)
         return self._stream
 
-    def _look(self) -> None:
-        if self._watch is None:
-            self._watch = threading.Thread(target=self._cancel_overdue, name="deadlines", daemon=True)
-            self._watch.start()
-        self._changed.notify_all()
+    def _limit(self, ticket: _Ticket, timeout: float | None) -> None:
+        """From now on the seconds of a request count."""
+        if timeout is None:
+            return
+        ticket.due = time.monotonic() + timeout
+        if ticket.due < self._looks_at:
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._cancel_overdue, name="deadlines", daemon=True)
+                self._watch.start()
+            self._changed.notify_all()
 
     def _cancel_overdue(self) -> None:
         with self._changed:

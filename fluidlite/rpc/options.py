@@ -20,8 +20,8 @@ def method(verb: str) -> str:
 
 def client_options(keepalive: float) -> list[tuple[str, int]]:
     """A trainer asks every ``keepalive`` seconds whether the server's host is still there, and waits as long for the
-    answer, be it to a question or to a new connection; a lost connection is tried again every second at most. Proxies
-    are for the world outside."""
+    answer, be it to a question or to a new connection. A connection that is lost, or to a server that is not up yet, is
+    tried again ten times a second: a job starts when its last server listens. Proxies are for the world outside."""
     millis = int(keepalive * 1000)
     return [
         *_SIZES,
@@ -32,7 +32,7 @@ def client_options(keepalive: float) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.max_reconnect_backoff_ms", 100),
         ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),
     ]

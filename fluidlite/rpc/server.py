@@ -14,16 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-import grpc
-
 from fluidlite.errors import AddressInUseError, RemoteError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
-from fluidlite.protocol.messages import Identity
+from fluidlite.protocol.messages import Identity, RowRequest
 from fluidlite.protocol.packet import Packet
 from fluidlite.protocol.service import Service
+from fluidlite.rpc.library import grpc
 from fluidlite.rpc.options import SERVICE, server_options
+from fluidlite.rpc.signatures import KnownLists
 from fluidlite.rpc.wire import Transfer, messages_of, transfers_of
+from fluidlite.values.memory import keep_freed_memory, share_one_arena
 
 log = logging.getLogger("fluidlite")
 #: seconds that calls under way get when the server ends
@@ -39,6 +40,7 @@ class Handlers:
     def __init__(self, service: Service, endpoint: str) -> None:
         self._service = service
         self._endpoint = endpoint
+        self._signed = KnownLists()
         self._beating: Counter[Identity] = Counter()
         self._lock = threading.Lock()
 
@@ -59,18 +61,22 @@ class Handlers:
 
     def pull(self, transfer: Transfer) -> Packet:
         identity, requests = encode.decode_pull(*transfer, self._endpoint)
-        return encode.encode_pull_reply(self._service.pull(identity, requests))
+        reply = self._service.pull(identity, requests)
+        for request in requests:
+            if isinstance(request, RowRequest) and request.signature:
+                self._signed.put(identity, request.signature, request.ids)
+        return encode.encode_pull_reply(reply, requests)
 
     def push(self) -> Callable[[Transfer], Packet | None]:
         """What answers the transfers of one stream: parts are held until the commit of their step comes."""
-        step = encode.OpenStep(self._endpoint)
+        step = encode.OpenStep(self._endpoint, self._signed.get)
 
         def answer(transfer: Transfer) -> Packet | None:
             nonlocal step
             whole = step.add(*transfer)
             if whole is None:
                 return None
-            step = encode.OpenStep(self._endpoint)
+            step = encode.OpenStep(self._endpoint, self._signed.get)
             return encode.encode_commit_reply(self._service.commit(*whole)())
 
         return answer
@@ -152,6 +158,8 @@ class GrpcServer:
     """A service listening at an endpoint. Port 0 takes a free one; ``endpoint`` says which."""
 
     def __init__(self, service: Service, endpoint: str, *, trainers: int, bind_within: float = 3.0) -> None:
+        keep_freed_memory()
+        share_one_arena()
         # Per trainer the streams of heartbeats, pulls and pushes and a barrier or assignment hold a thread each, and
         # for a while also those of a connection that broke. The pool makes only those threads that it needs; many more
         # than trainers need, so that they go on beside streams that somebody left half open.

@@ -19,6 +19,7 @@ CHUNK: Final = 1 << 20
 _HEADER, _SIZE, _PAD, _PAYLOAD = 1, 2, 3, 4
 _VARINT, _BYTES = 0, 2
 _SKIPPED_WIRE_TYPES: Final = {1: 8, 5: 4}
+_NOTHING: Final = memoryview(b"")
 
 
 class Transfer(NamedTuple):
@@ -36,15 +37,17 @@ class _Message(NamedTuple):
 
 def messages_of(packet: Packet, chunk: int = CHUNK) -> Iterator[bytes]:
     """The messages of a transfer, each with at most ``chunk`` bytes of payload."""
-    pieces = list(pieces_of(packet.arrays))
+    pieces = pieces_of(packet.arrays)
     size = sum(map(len, pieces))
     head = _field(_HEADER, len(packet.header)) + packet.header
     if size <= chunk:
-        yield b"".join((head, *_payload_field(len(head), pieces, size)))
-        return
-    head += _tag(_SIZE, _VARINT) + _varint(size)
+        return iter((b"".join((head, _payload_field(len(head), size), *pieces)),))
+    return _messages(head + _tag(_SIZE, _VARINT) + _varint(size), pieces, chunk)
+
+
+def _messages(head: bytes, pieces: Iterable[memoryview | bytes], chunk: int) -> Iterator[bytes]:
     for part in _cut(pieces, chunk):
-        yield b"".join((head, *_payload_field(len(head), part, sum(map(len, part)))))
+        yield b"".join((head, _payload_field(len(head), sum(map(len, part))), *part))
         head = b""
 
 
@@ -77,7 +80,7 @@ def _gather(first: _Message, size: int, stream: Iterator[bytes]) -> memoryview:
         buffer[filled : filled + len(part)] = part
         filled += len(part)
         if filled == size:
-            return buffer
+            return buffer.toreadonly()
         part = _continuation(stream, filled, size)
 
 
@@ -107,18 +110,17 @@ def _cut(pieces: Iterable[memoryview | bytes], chunk: int) -> Iterator[list[memo
         yield group
 
 
-def _payload_field(
-    before: int, pieces: list[memoryview | bytes] | list[memoryview], size: int
-) -> list[bytes | memoryview]:
-    """Pad and payload fields behind ``before`` bytes, such that the payload starts at a multiple of ALIGN."""
+def _payload_field(before: int, size: int) -> bytes:
+    """The pad and the tag of ``size`` bytes of payload behind ``before`` bytes: the payload starts at a multiple of ALIGN."""
     if not size:
-        return []
+        return b""
     tag = _field(_PAYLOAD, size)
     gap = -(before + len(tag)) % ALIGN
+    if not gap:
+        return tag
     if gap == 1:  # a pad field takes two bytes at least
         gap += ALIGN
-    pad = _field(_PAD, gap - 2) + bytes(gap - 2) if gap else b""
-    return [pad, tag, *pieces]
+    return _field(_PAD, gap - 2) + bytes(gap - 2) + tag
 
 
 def _tag(number: int, wire_type: int) -> bytes:
@@ -141,38 +143,38 @@ def _varint(value: int) -> bytes:
 
 def _parse(data: bytes) -> _Message:
     """The outer fields of one message; unknown ones are skipped, the last of a repeated one counts."""
-    view = memoryview(data)
-    header, size, payload = None, None, view[:0]
-    at = 0
-    while at < len(view):
-        key, at = _read_varint(view, at)
+    header, size, payload = None, None, _NOTHING
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _read_varint(data, at)
         number, wire_type = key >> 3, key & 7
         if wire_type == _VARINT:
-            value, at = _read_varint(view, at)
+            value, at = _read_varint(data, at)
             size = value if number == _SIZE else size
             continue
         if wire_type == _BYTES:
-            length, at = _read_varint(view, at)
+            length, at = _read_varint(data, at)
         elif wire_type in _SKIPPED_WIRE_TYPES:
             length = _SKIPPED_WIRE_TYPES[wire_type]
         else:
             raise RequestRefusedError(f"malformed message: wire type {wire_type} at byte {at}")
-        if length > len(view) - at:
+        if length > end - at:
             raise RequestRefusedError(f"malformed message: field {number} of {length} bytes ends outside")
         if wire_type == _BYTES and number == _HEADER:
-            header = bytes(view[at : at + length])
+            header = data[at : at + length]
         elif wire_type == _BYTES and number == _PAYLOAD:
-            payload = view[at : at + length]
+            payload = memoryview(data)[at : at + length]
         at += length
     return _Message(header, size, payload)
 
 
-def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at byte ``at``, and where the next byte is."""
     value = 0
     for shift in range(0, 70, 7):
-        if at >= len(view):
+        if at >= len(data):
             raise RequestRefusedError("malformed message: it ends inside a number")
-        byte = view[at]
+        byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

@@ -43,6 +43,22 @@ def bind(ctx: KernelContext, changing: Collection[str] = ()) -> Step:
     return step
 
 
+def bind_requests(ctx: KernelContext) -> Callable[[Env], list[Any]]:
+    """A closure that says what an op, which has a `PullRule`, will ask servers for."""
+    op_def = registry.get(ctx.op.type)
+    assert op_def.pull is not None
+    rule, asking = op_def.pull, _reader(ctx, op_def, op_def.pull.requests)
+
+    def requests(env: Env) -> list[Any]:
+        try:
+            return list(rule.requests(ctx, **asking(env)))
+        except Exception as error:
+            failure = located(error, ctx)
+            raise failure from failure.__cause__
+
+    return requests
+
+
 def bind_pulls(contexts: Sequence[KernelContext]) -> Step:
     """A closure for ops that ask servers for values: all their requests go out together."""
     bound = []

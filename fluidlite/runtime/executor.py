@@ -7,36 +7,57 @@ import difflib
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from fluidlite.core.ir import Program, Variable
 from fluidlite.dtypes import Array, exact_array, numpy_dtype
 from fluidlite.errors import DtypeError, FeedError, FetchError, FluidliteError
+from fluidlite.fusion.pipeline import Pass, chosen, fuse
 from fluidlite.ops.context import Ports
+from fluidlite.runtime import profile
+from fluidlite.runtime.ahead import LookAhead
 from fluidlite.runtime.env import Env
-from fluidlite.runtime.memory import keep_freed_memory
 from fluidlite.runtime.plan import Plan
 from fluidlite.runtime.scope import Scope, global_scope
 from fluidlite.values.lod import LoDTensor, check_lod
+from fluidlite.values.memory import keep_freed_memory
 from fluidlite.values.selected_rows import SelectedRows
 
-#: compiled plans that an executor keeps, each with its program
-_PLANS: Final = 64
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+#: programs whose compiled plans an executor keeps, and plans of one program, one per set of fetched variables
+_PROGRAMS: Final = 64
+_FETCHES: Final = 16
+
+
+class _Plans(NamedTuple):
+    """The plans of one state of a program, by what is fetched, the least recently used one first."""
+
+    edits: int
+    by_fetch: dict[frozenset[str], Plan]
 
 
 class ExecutorCore:
-    """Compiles and runs `core.ir` programs. The front end's Executor adds Variables and default programs."""
+    """Compiles and runs `core.ir` programs. The front end's Executor adds Variables and default programs.
 
-    def __init__(self, ports: Ports | None = None) -> None:
+    ``passes``: the fusion passes that rewrite a copy of a program before it is compiled.
+    """
+
+    def __init__(self, ports: Ports | None = None, passes: Sequence[Pass] | None = None) -> None:
         self._ports = ports
+        self._passes = chosen() if passes is None else passes
         self._lock = threading.Lock()
         #: by program, the least recently used one first
-        self._plans: dict[int, tuple[int, Plan]] = {}
+        self._plans: dict[int, _Plans] = {}
         #: numbers the runs of each program, across edits
         self._runs: defaultdict[int, Iterator[int]] = defaultdict(itertools.count)
+        #: the look-ahead of plans that had one; held while it runs
+        self._ahead: WeakKeyDictionary[Plan, LookAhead] = WeakKeyDictionary()
+        self._looking = threading.Lock()
         self._closed = False
         keep_freed_memory()
 
@@ -50,7 +71,10 @@ class ExecutorCore:
     ) -> list[Any]:
         """Run block 0 once and return the fetched values in order."""
         feeds = self.check(program, feed or {}, fetch)
-        env = self.plan(program).run(scope if scope is not None else global_scope(), feeds, fetch)
+        recorder = profile.active()
+        if recorder is not None and self._ports is not None:
+            recorder.counts(self._ports)
+        env = self.plan(program, fetch).run(scope if scope is not None else global_scope(), feeds, fetch)
         return [fetched(env, name, return_numpy) for name in fetch]
 
     def check(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[str]) -> dict[str, Any]:
@@ -64,16 +88,36 @@ class ExecutorCore:
                 raise FetchError(f"cannot fetch {name!r}: the program has no such variable{hint}")
         return check_feed(program, feed)
 
-    def plan(self, program: Program) -> Plan:
-        """The compiled plan of this state of the program; edits since the last run are noticed."""
+    def plan(self, program: Program, fetch: Collection[str] = ()) -> Plan:
+        """The compiled plan of this state of the program for runs that fetch ``fetch``; edits since the last run are
+        noticed. Other temporaries than the fetched ones may be fused away."""
+        key = frozenset(fetch)
         with self._lock:
-            edits, plan = self._plans.pop(program.uid, (None, None))
-            if plan is None or edits != program.edits:
-                plan = Plan(program, self._ports, runs=self._runs[program.uid])
-            self._plans[program.uid] = program.edits, plan
-            if len(self._plans) > _PLANS:
-                del self._plans[next(iter(self._plans))]
+            plans = self._plans.pop(program.uid, None)
+            if plans is None or plans.edits != program.edits:
+                plans = _Plans(program.edits, {})
+            _put_last(self._plans, program.uid, plans, _PROGRAMS)
+            plan = plans.by_fetch.pop(key, None)
+            if plan is None:
+                fused = fuse(program, key, self._passes) if self._passes else program
+                plan = Plan(fused, self._ports, runs=self._runs[program.uid])
+            _put_last(plans.by_fetch, key, plan, _FETCHES)
             return plan
+
+    def prefetch(self, program: Program, feed: Mapping[str, Any], scope: Scope | None = None) -> bool:
+        """Ask servers for the rows that a run with this feed will need; whether anything was asked."""
+        feeds = self.check(program, feed, ())
+        if self._ports is None:
+            return False
+        with self._lock:
+            plans = self._plans.get(program.uid)
+            plan = next(reversed(plans.by_fetch.values()), None) if plans and plans.edits == program.edits else None
+        plan = plan if plan is not None else self.plan(program)
+        with self._looking:
+            ahead = self._ahead.get(plan)
+            if ahead is None:
+                ahead = self._ahead[plan] = LookAhead(plan.program, self._ports)
+            return ahead.ask(scope if scope is not None else global_scope(), feeds)
 
     def close(self, failed: bool = False) -> None:
         """Say to the servers that this trainer is done, or ``failed``: drop the connections, as a process that dies does.
@@ -86,6 +130,13 @@ class ExecutorCore:
             else:
                 self._ports.close()
         self._closed = True
+
+
+def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Keep a value as the most recently used one; the least recently used one goes where there are too many."""
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 def check_feed(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,6 +152,7 @@ def overwritten(program: Program) -> frozenset[str]:
     """Variables whose arrays some op changes in place."""
     found: set[str] = set()
     for _, op in program.all_ops():
-        pairs = registry.get(op.type).inplace.items()
-        found.update(name for out, given in pairs if (name := op.input(given)) is not None and op.output(out) == name)
+        for output, given in registry.get(op.type).inplace.items():
+            pairs = zip(op.inputs.get(given, ()), op.outputs.get(output, ()), strict=False)
+            found.update(source for source, target in pairs if source == target)
     return frozenset(found)

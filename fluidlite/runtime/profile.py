@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from fluidlite.errors import FluidliteError
 from fluidlite.runtime.env import Env, Step
@@ -42,11 +42,38 @@ class Total(NamedTuple):
         return self.seconds / self.calls
 
 
+class Transport(Protocol):
+    """What counts the bytes that travel: the ports of an executor."""
+
+    @property
+    def traffic(self) -> Mapping[str, tuple[int, int]]:
+        """Bytes sent and received so far, by verb."""
+        ...
+
+
 class Profile:
-    """What was recorded: every op that any executor of this process ran, in any thread."""
+    """What was recorded: every op that any executor of this process ran, in any thread, and the bytes that these executors
+    sent and received meanwhile."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self._runs = 0
+        #: with the bytes before the first run
+        self._transports: dict[int, tuple[Transport, Mapping[str, tuple[int, int]]]] = {}
+
+    def counts(self, transport: Transport) -> None:
+        """A run begins that may use a transport."""
+        self._runs += 1
+        self._transports.setdefault(id(transport), (transport, transport.traffic))
+
+    def traffic(self) -> dict[str, tuple[int, int]]:
+        """Bytes sent and received by verb (pull, push, ...)."""
+        found: dict[str, tuple[int, int]] = {}
+        for transport, before in self._transports.values():
+            for verb, (sent, received) in transport.traffic.items():
+                old, sums = before.get(verb, (0, 0)), found.get(verb, (0, 0))
+                found[verb] = sums[0] + sent - old[0], sums[1] + received - old[1]
+        return {verb: amounts for verb, amounts in found.items() if any(amounts)}
 
     def timed(self, step: Step, op_type: str) -> Step:
         """A step that records itself, also when it fails."""
@@ -70,7 +97,8 @@ class Profile:
         return sorted(found, key=lambda total: (-total.seconds, total.op_type))
 
     def table(self) -> str:
-        """The totals as text: op type, calls, total milliseconds, mean microseconds, share."""
+        """The totals as text: op type, calls, total milliseconds, mean microseconds, share. Below, if anything travelled:
+        verb, kilobytes sent and received, the same per run."""
         totals = self.totals()
         whole = sum(total.seconds for total in totals) or 1.0
         width = max([len("op"), *(len(total.op_type) for total in totals)])
@@ -80,7 +108,18 @@ class Profile:
             lines.append(
                 f"{op_type:<{width}}  {calls:>8}  {seconds * 1e3:>10.3f}  {mean:>10.2f}  {seconds / whole:>6.1%}"
             )
-        return "\n".join(lines)
+        return "\n".join(lines + self._traffic_lines(width))
+
+    def _traffic_lines(self, width: int) -> list[str]:
+        traffic = self.traffic()
+        if not traffic:
+            return []
+        columns = ("kB sent", "kB received", "sent/run", "received/run")
+        lines = ["", f"{'verb':<{width}}" + "".join(f"  {name:>12}" for name in columns)]
+        for verb, (sent, received) in traffic.items():
+            amounts = (sent, received, sent / self._runs, received / self._runs)
+            lines.append(f"{verb:<{width}}" + "".join(f"  {amount / 1e3:>12.1f}" for amount in amounts))
+        return lines
 
     def save_trace(self, path: str | Path) -> None:
         """Write the events in Chrome's trace format (JSON, complete events, microseconds from the first one)."""

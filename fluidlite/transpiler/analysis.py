@@ -36,6 +36,11 @@ def place_of(op: Operator) -> str:
     return f"{op.type} ({op.origin})" if op.origin else op.type
 
 
+def arguments_of(op: Operator) -> set[str]:
+    """Every variable that an op names, not counting the blocks that it runs."""
+    return {*op.input_arguments(), *op.output_arguments()}
+
+
 def reads(program: Program, op: Operator) -> set[str]:
     """Every variable that an op of block 0 reads, also in the blocks that it runs."""
     return set(effects(op, registry.find, program.blocks).reads)
@@ -56,7 +61,7 @@ def users(program: Program, names: Collection[str]) -> dict[str, list[tuple[Bloc
     """Per variable of block 0 every op, of any block, that names it."""
     found: dict[str, list[tuple[Block, Operator]]] = {name: [] for name in names}
     for block, op in program.all_ops():
-        for name in {*op.input_arguments(), *op.output_arguments()}:
+        for name in arguments_of(op):
             if name in found and (block.idx == 0 or name not in block.vars):
                 found[name].append((block, op))
     return found

@@ -30,6 +30,7 @@ from fluidlite.transpiler.schedule import Schedule, staying_ops
 from fluidlite.transpiler.updates import Chain, Updates
 
 _MAX_PORT = 65535
+_WIRE_DTYPES = ("", "float16", "bfloat16")
 #: ops that only a transpiler writes
 _TRANSPORT = (
     "send",
@@ -59,10 +60,18 @@ def cluster(given: Cluster) -> Iterator[str]:
         yield f"trainer_id must be from 0 to {given.trainers - 1} (trainers={given.trainers}), not {given.trainer_id!r}"
 
 
-def options(given: Options) -> Iterator[str]:
-    """The options make sense."""
+def options(given: Options, of: Cluster) -> Iterator[str]:
+    """The options make sense, also for this cluster."""
+    if given.dense_on_trainer and of.trainers != 1:
+        yield (
+            f"dense_on_trainer needs exactly one trainer, not {of.trainers!r}: dense parameters do not travel then, so "
+            "every trainer would train its own"
+        )
     if given.min_block_size < 1:
         yield f"min_block_size must be at least 1, not {given.min_block_size}"
+    for name in ("rows_wire_dtype", "gradients_wire_dtype"):
+        if (dtype := getattr(given, name)) not in _WIRE_DTYPES:
+            yield f"{name} must be 'float16', 'bfloat16' or '' (as they are), not {dtype!r}"
     for mode in given.other_modes:
         yield f"{mode} is not supported; pservers train in sync or async mode"
 

@@ -29,7 +29,11 @@ class DistributeTranspilerConfig:
 
     ``slice_var_up``: cut dense parameters over the servers, into slices of at least ``min_block_size`` elements (any
     number from 1 on). ``split_method``: `RoundRobin` (the default) or `HashName`. ``sync_mode`` False, here or as an
-    argument of ``transpile``, trains asynchronously. ``mode``, ``enable_dc_asgd``, ``half_async``,
+    argument of ``transpile``, trains asynchronously. ``dense_on_trainer``: in a job of one trainer, dense parameters and
+    their updates stay on it, and only tables and row-fetched parameters go to servers. ``rows_wire_dtype`` and
+    ``gradients_wire_dtype`` "float16" or "bfloat16": the rows that trainers fetch, and the gradients of rows that they
+    send, travel at half their size, rounded to nearest. The relative error is at most 2^-11 and 2^-8; float16 loses what is
+    below 2^-25 and refuses what is above 65504, so it suits rows better than gradients. ``mode``, ``enable_dc_asgd``, ``half_async``,
     ``completely_not_async`` and ``geo_sgd_mode`` ask for other kinds of training, which ``transpile`` refuses.
     ``runtime_split_send_recv``, ``print_log`` and ``wait_port`` change nothing: gradients are always cut by ops of the
     program, and a trainer's first message waits for its servers.
@@ -39,6 +43,9 @@ class DistributeTranspilerConfig:
     split_method: type[Dispatcher] | None = None
     min_block_size: int = 8192
     sync_mode: bool = True
+    dense_on_trainer: bool = False
+    rows_wire_dtype: str = ""
+    gradients_wire_dtype: str = ""
     mode: str = "pserver"
     runtime_split_send_recv: bool = False
     enable_dc_asgd: bool = False
@@ -57,6 +64,9 @@ class DistributeTranspilerConfig:
             slice_var_up=self.slice_var_up,
             min_block_size=self.min_block_size,
             dispatcher=self.split_method if self.split_method is not None else RoundRobin,
+            dense_on_trainer=self.dense_on_trainer,
+            rows_wire_dtype=self.rows_wire_dtype,
+            gradients_wire_dtype=self.gradients_wire_dtype,
             other_modes=(*others, *([f"mode={self.mode!r}"] if self.mode != "pserver" else [])),
         )
 

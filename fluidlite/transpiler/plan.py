@@ -26,6 +26,11 @@ class Cluster:
     sync: bool = True
 
     @property
+    def averages(self) -> bool:
+        """Whether a step of the servers takes the mean of several gradients."""
+        return self.sync and self.trainers > 1
+
+    @property
     def trainer_attrs(self) -> dict[str, int]:
         """Who asks, on every op that commits or receives."""
         return {"trainer_id": self.trainer_id, "trainers": self.trainers}
@@ -35,12 +40,16 @@ class Cluster:
 class Options:
     """How dense parameters are cut and spread: Fluid's ``slice_var_up``, ``min_block_size`` and ``split_method``.
 
-    ``other_modes``: what else was asked for and is refused.
+    ``dense_on_trainer``: they are not; the only trainer keeps them. ``rows_wire_dtype``, ``gradients_wire_dtype``: in
+    which rows, and gradients of rows, travel ("": as they are). ``other_modes``: what else was asked for and is refused.
     """
 
     slice_var_up: bool = True
     min_block_size: int = 8192
     dispatcher: type[Dispatcher] = RoundRobin
+    dense_on_trainer: bool = False
+    rows_wire_dtype: str = ""
+    gradients_wire_dtype: str = ""
     other_modes: tuple[str, ...] = ()
 
 
@@ -169,17 +178,22 @@ class Note(NamedTuple):
 class Plan:
     """Everything that the passes need to know.
 
-    ``shared``: variables that every server holds (learning rates, schedule counters). ``server_only``: variables that
-    the trainer no longer needs. ``endpoint`` is the server that pserver passes make the program of, see `at`.
+    ``dense`` and ``tables`` are the parameters that servers hold, ``on_trainer`` names those that the only trainer
+    updates itself. ``shared``: variables that every server holds (learning rates, schedule counters). ``server_only``:
+    variables that the trainer no longer needs. ``endpoint`` is the server that pserver passes make the program of, see
+    `at`. ``rows_wire_dtype``, ``gradients_wire_dtype``: see `Options`.
     """
 
     cluster: Cluster
     dense: tuple[DenseParam, ...] = ()
     tables: tuple[Table, ...] = ()
+    on_trainer: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     server_only: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     endpoint: str | None = None
+    rows_wire_dtype: str = ""
+    gradients_wire_dtype: str = ""
 
     def at(self, endpoint: str) -> Plan:
         """The same plan, seen by one server."""

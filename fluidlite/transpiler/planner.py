@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -28,7 +28,7 @@ from fluidlite.transpiler.analysis import (
 from fluidlite.transpiler.placement import place, slice_rows
 from fluidlite.transpiler.plan import Cluster, DenseParam, Note, Options, Plan, Slice, Table
 from fluidlite.transpiler.schedule import Schedule, find_schedule, outside_values, staying_ops
-from fluidlite.transpiler.updates import Chain, Updates, sliceable, split_updates
+from fluidlite.transpiler.updates import Chain, Updates, keep_updates, sliceable, split_updates
 
 
 def make_plan(main: Program, startup: Program, cluster: Cluster, options: Options | None = None) -> Plan:
@@ -38,10 +38,13 @@ def make_plan(main: Program, startup: Program, cluster: Cluster, options: Option
     TranspileError with every reason at once.
     """
     options = options or Options()
-    _raise_all([*checks.cluster(cluster), *checks.options(options), *checks.ops(main)])
+    _raise_all([*checks.cluster(cluster), *checks.options(options, cluster), *checks.ops(main)])
     _raise_all([*checks.invariants(main, "main"), *checks.invariants(startup, "startup")])
     tables = find_tables(main)
     updates = split_updates(main, tables)
+    copied = _copied(main, updates, tables)
+    if options.dense_on_trainer:
+        updates = keep_updates(main, updates, copied)
     schedule, refusals = find_schedule(main, updates.chains)
     _raise_all(
         [
@@ -53,7 +56,7 @@ def make_plan(main: Program, startup: Program, cluster: Cluster, options: Option
             *checks.initialised(main, startup, updates, schedule, tables),
         ]
     )
-    plan = _plan(main, cluster, options, updates, schedule, tables)
+    plan = _plan(main, cluster, options, updates, schedule, tables, copied)
     _raise_all(checks.derived_names(main, plan))
     return plan
 
@@ -65,21 +68,35 @@ def _raise_all(refusals: Iterable[str]) -> None:
 
 
 def _plan(
-    main: Program, cluster: Cluster, options: Options, updates: Updates, schedule: Schedule, tables: Sequence[str]
+    main: Program,
+    cluster: Cluster,
+    options: Options,
+    updates: Updates,
+    schedule: Schedule,
+    tables: Sequence[str],
+    copied: Mapping[str, str],
 ) -> Plan:
     chains = {chain.param: chain for chain in updates.chains}
     drafts = [
-        _draft(main, updates, chain, options, len(cluster.endpoints))
+        _draft(main, chain, options, len(cluster.endpoints), by_row=chain.param not in copied)
         for chain in updates.chains
         if chain.param not in tables
     ]
+    on_trainer = tuple(copied) if options.dense_on_trainer else ()
     return Plan(
         cluster=cluster,
         dense=_spread(main, drafts, cluster, options),
         tables=tuple(_table(main, name, chains.get(name), cluster) for name in tables),
+        on_trainer=on_trainer,
         shared=schedule.state,
         server_only=_server_only(main, updates),
-        notes=(*_notes(main, updates), *(note for draft in drafts for note in draft.notes)),
+        rows_wire_dtype=options.rows_wire_dtype,
+        gradients_wire_dtype=options.gradients_wire_dtype,
+        notes=(
+            *_update_notes(main, updates),
+            *_param_notes(main, updates, copied, on_trainer),
+            *(note for draft in drafts for note in draft.notes),
+        ),
     )
 
 
@@ -96,19 +113,15 @@ class _Draft:
         return names.slice_of(self.chain.param, index) if len(self.cuts) > 1 else self.chain.param
 
 
-def _draft(main: Program, updates: Updates, chain: Chain, options: Options, servers: int) -> _Draft:
+def _draft(main: Program, chain: Chain, options: Options, servers: int, *, by_row: bool) -> _Draft:
     shape = main.root.vars[chain.param].shape or ()
     why_whole = _why_whole(main, chain, options)
     cuts = tuple(slice_rows(shape, 1 if why_whole else servers, options.min_block_size))
-    notes = []
+    notes: tuple[Note, ...] = ()
     if len(cuts) == 1 and servers > 1:
         why_whole = why_whole or f"shape {list(shape)} is less than two blocks of {options.min_block_size} elements"
-        notes.append(Note("send_gradients", chain.param, f"not sliced: {why_whole}"))
-    sparse = any(op.attr("is_sparse", default=False) for op in lookups_of(main, chain.param))
-    why_copied = _why_copied(main, updates, chain) if sparse else ""
-    if why_copied:
-        notes.append(Note("lower_lookups", chain.param, f"not fetched by row: {why_copied}"))
-    return _Draft(chain, sparse and not why_copied, cuts, tuple(notes))
+        notes = (Note("send_gradients", chain.param, f"not sliced: {why_whole}"),)
+    return _Draft(chain, by_row, cuts, notes)
 
 
 def _why_whole(main: Program, chain: Chain, options: Options) -> str:
@@ -127,6 +140,18 @@ def _why_whole(main: Program, chain: Chain, options: Options) -> str:
         if var is not None and var.shape is not None and prod(var.shape) != 1:
             return f"its update reads {name!r}, which is no single number"
     return ""
+
+
+def _copied(main: Program, updates: Updates, tables: Sequence[str]) -> dict[str, str]:
+    """The dense parameters that trainers hold whole, each with the reason why rows are not enough; the reason is "" when
+    nothing looks it up sparsely."""
+    copied = {}
+    for chain in updates.chains:
+        sparse = any(op.attr("is_sparse", default=False) for op in lookups_of(main, chain.param))
+        reason = _why_copied(main, updates, chain) if sparse else ""
+        if chain.param not in tables and (reason or not sparse):
+            copied[chain.param] = reason
+    return copied
 
 
 def _why_copied(main: Program, updates: Updates, chain: Chain) -> str:
@@ -209,23 +234,33 @@ def _server_only(main: Program, updates: Updates) -> tuple[str, ...]:
     )
 
 
-def _notes(main: Program, updates: Updates) -> list[Note]:
-    """What passes leave alone of the Optimize ops and of the parameters."""
+def _update_notes(main: Program, updates: Updates) -> Iterator[Note]:
+    """What passes leave alone of the Optimize ops and of the learning rates."""
     ops = main.root.ops
-    notes = []
     for position in updates.on_trainer:
         reason = "needs the gradients of several parameters, or the whole of a table's: it sees each trainer's gradient"
-        notes.append(Note("move_updates", place_of(ops[position]), f"stays on the trainer: {reason}"))
+        yield Note("move_updates", place_of(ops[position]), f"stays on the trainer: {reason}")
     for chain in updates.chains:
         for position in chain.on_server:
             if position < chain.optimizer and position in updates.moved:
                 reason = f"runs on the server of {chain.param!r}, on the averaged gradient"
-                notes.append(Note("keep_on_trainer", place_of(ops[position]), reason))
-    trained = {chain.param for chain in updates.chains}
+                yield Note("keep_on_trainer", place_of(ops[position]), reason)
+    for op in staying_ops(main, updates.moved):
+        if is_schedule(op):
+            yield Note("drop_updates", place_of(op), "an op of the trainer reads this learning rate")
+
+
+def _param_notes(
+    main: Program, updates: Updates, copied: Mapping[str, str], on_trainer: Collection[str]
+) -> Iterator[Note]:
+    """What passes leave alone of the parameters."""
+    for name, why in copied.items():
+        if why:
+            yield Note("lower_lookups", name, f"not fetched by row: {why}")
+    for name in on_trainer:
+        reason = "no server holds it: dense_on_trainer leaves it and its update to the only trainer"
+        yield Note("send_gradients", name, reason)
+    trained = {chain.param for chain in updates.chains}.union(on_trainer)
     for param in main.parameters():
         if param.name not in trained and not param.is_distributed:
-            reason = "nothing trains it: every trainer has its own copy"
-            notes.append(Note("receive_parameters", param.name, reason))
-    kept_rates = [op for op in staying_ops(main, updates.moved) if is_schedule(op)]
-    reason = "an op of the trainer reads this learning rate"
-    return [*notes, *(Note("drop_updates", place_of(op), reason) for op in kept_rates)]
+            yield Note("receive_parameters", param.name, "nothing trains it: every trainer has its own copy")

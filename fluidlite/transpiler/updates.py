@@ -10,7 +10,7 @@ all servers.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, NamedTuple
 
@@ -19,6 +19,7 @@ from fluidlite.transpiler.analysis import (
     LOOKUP_GRADS,
     LOOKUPS,
     accumulators,
+    arguments_of,
     is_helper,
     is_optimizer,
     is_persistable,
@@ -84,16 +85,22 @@ class Chain:
 
 @dataclass(frozen=True)
 class Updates:
-    """How the Optimize ops of a program are split. ``on_trainer`` are positions of helpers."""
+    """How the Optimize ops of a program are split.
+
+    ``chains`` are the updates that servers run, ``on_trainer`` positions of the helpers in front of them that the trainer
+    runs before it sends. ``kept`` are positions of the updates that are no server's at all, see `keep_updates`.
+    """
 
     chains: tuple[Chain, ...]
     on_trainer: tuple[int, ...]
     refusals: tuple[str, ...]
+    kept: frozenset[int] = frozenset()
 
     @property
     def moved(self) -> frozenset[int]:
         """Positions of the ops that only servers run."""
-        return frozenset(p for chain in self.chains for p in chain.on_server).difference(self.on_trainer)
+        moved = frozenset(p for chain in self.chains for p in chain.on_server)
+        return moved.difference(self.on_trainer, self.kept)
 
 
 class _Flow:
@@ -170,6 +177,22 @@ def split_updates(program: Program, tables: Collection[str]) -> Updates:
     return Updates(tuple(chains), tuple(sorted(forced | kept)), (*refusals, *refused))
 
 
+def keep_updates(program: Program, updates: Updates, params: Collection[str]) -> Updates:
+    """The same split when the trainer updates ``params`` itself."""
+    chains = tuple(chain for chain in updates.chains if chain.param not in params)
+    return replace(updates, chains=chains, kept=updates_of(program, params))
+
+
+def updates_of(program: Program, params: Collection[str]) -> frozenset[int]:
+    """Positions of the optimizer ops of parameters, of the helpers that name these or their accumulators, and of the
+    helpers that all those are computed from."""
+    flow = _Flow(program)
+    optimizers = [position for position in flow.optimizers if flow.ops[position].input("Param") in params]
+    state = {*params, *(name for p in optimizers for names in accumulators(flow.ops[p]) for name in names)}
+    named = [p for p in flow.gradients if not state.isdisjoint(arguments_of(flow.ops[p]))]
+    return frozenset(flow.upstream([*optimizers, *named]))
+
+
 def _forced(flow: _Flow, tables: Collection[str]) -> set[int]:
     """Helpers that must run on the trainer, with all they are computed from."""
     seeds = {position for position, gradients in flow.gradients.items() if len(gradients) > 1}
@@ -224,8 +247,7 @@ def _attach_rest(
     kept, refusals = set(), []
     for position in rest:
         op = ops[position]
-        arguments = [*op.input_arguments(), *op.output_arguments()]
-        owners = sorted({owner[name] for name in arguments if name in owner})
+        owners = sorted({owner[name] for name in arguments_of(op) if name in owner})
         persistable = {name for name in op.output_arguments() if is_persistable(program, name)}
         if not owners and not persistable:
             kept.add(position)
@@ -258,7 +280,7 @@ def sliceable(program: Program, ops: Iterable[Operator], param: str, *, sparse: 
     for op in ops:
         if op.type not in allowed:
             return op
-        variables = [program.find_var(name, program.root) for name in (*op.input_arguments(), *op.output_arguments())]
+        variables = [program.find_var(name, program.root) for name in arguments_of(op)]
         shapes = [var.shape for var in variables if var is not None and var.shape is not None]
         fits = shape if op.type != "fill_constant" else None
         if op.type in ELEMENTWISE and any(s != fits and prod(s) != 1 and -1 not in s for s in shapes):

@@ -18,6 +18,7 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import TableError
+from fluidlite.kernels.in_numpy.mix import mix
 
 #: rows made at a time, to keep temporaries in the cache
 _BLOCK: Final = 2048
@@ -42,12 +43,12 @@ class RowStream:
         digest = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), "<u8")
         self._key = digest[:1].astype(np.uint64)
         counters = np.arange(width, dtype=np.uint64) + digest[1:].astype(np.uint64)
-        self._columns = _mix(counters)
+        self._columns = mix(counters)
 
     def uniform(self, ids: Array) -> Array:
         """Uniform numbers in the open interval (0, 1), (n, width) float64, for rows ``ids`` (n,) int64."""
-        row = _mix(np.ascontiguousarray(ids, np.int64).view(np.uint64) + self._key)
-        bits = _mix(row[:, None] ^ self._columns) >> np.uint64(12)
+        row = mix(np.ascontiguousarray(ids, np.int64).view(np.uint64) + self._key)
+        bits = mix(row[:, None] ^ self._columns) >> np.uint64(12)
         return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
 
@@ -228,14 +229,6 @@ def _ratio(coefficients: _Rational, x: Array) -> Array:
         denominator = denominator * x + b
     ratio: Array = numerator / denominator
     return ratio
-
-
-def _mix(x: Array) -> Array:
-    """A bijection of uint64 that spreads every bit (finaliser of splitmix64, D. Stafford's variant 13)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = x ^ (x >> np.uint64(31))
-    return mixed
 
 
 def _check_normal(mean: float, std: float) -> None:

@@ -20,11 +20,9 @@ from io import BufferedIOBase
 from typing import Final, NoReturn
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from fluidlite.dtypes import DTYPE_NAMES, Array, dtype_number, numpy_dtype
 from fluidlite.errors import CorruptFileError, ShapeError
-from fluidlite.proto_gen import framework_pb2 as pb
 from fluidlite.values.lod import Lod, LoDTensor, check_lod
 from fluidlite.values.selected_rows import SelectedRows
 
@@ -168,6 +166,10 @@ class Reader:
         size = self.number("<i")
         if not 0 < size <= _MAX_DESC:
             self.fail(f"a tensor description of {size} bytes")
+        from google.protobuf.message import DecodeError
+
+        from fluidlite.proto_gen import framework_pb2 as pb
+
         desc = pb.VarType.TensorDesc()
         try:
             desc.ParseFromString(self._bytes(size))
@@ -210,6 +212,8 @@ class Reader:
 
 
 def _write_array(stream: BufferedIOBase, array: Array) -> None:
+    from fluidlite.proto_gen import framework_pb2 as pb
+
     desc = pb.VarType.TensorDesc(data_type=dtype_number(array.dtype), dims=array.shape)  # type: ignore[arg-type]
     data = desc.SerializeToString()
     stream.write(struct.pack("<Ii", 0, len(data)) + data)

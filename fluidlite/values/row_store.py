@@ -13,12 +13,17 @@ from typing import Any, Final
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.values.pages_ahead import HUGE_PAGE, PagesAhead
 
 _MIN_ROWS: Final = 16
 _PAGE: Final = mmap.PAGESIZE
-_HUGE_PAGE: Final = 1 << 21
 #: from here on pages are huge: one that is used in part is then little beside the rest
-_SMALL: Final = 16 * _HUGE_PAGE
+_SMALL: Final = 16 * HUGE_PAGE
+#: Of a large store, pages for one in so many of the bytes in use, and at most so many bytes, are populated ahead.
+_AHEAD_OF: Final = 20
+_MOST_AHEAD: Final = 1 << 26
+#: bytes of a row, an id for instance, of which a page holds so many that few pages come
+_SMALL_ROW: Final = 8
 #: below, rows are left to numpy
 _LEAST: Final = 1 << 20
 #: Linux's value on these machines; the name is in `mmap` from Python 3.13 on
@@ -34,35 +39,52 @@ class RowStore:
     use are undefined. Not thread-safe.
     """
 
-    __slots__ = ("_small_pages", "array")
+    __slots__ = ("_ahead", "_small_pages", "array")
 
     def __init__(self, width: int, dtype: np.dtype[Any]) -> None:
         self.array: Array = np.empty((0, width), dtype)
         #: pages of a reserved array, as long as it is too small for huge ones
         self._small_pages: mmap.mmap | None = None
+        #: of a reserved array, once its pages are huge
+        self._ahead: PagesAhead | None = None
 
-    def reserve(self, rows: int, used: int) -> None:
-        """Room for ``rows`` rows; the first ``used`` stay. Views of ``array`` taken before are no longer part of it."""
+    def reserve(self, rows: int, used: int) -> bool:
+        """Room for ``rows`` rows; the first ``used`` stay. Views of ``array`` taken before are no longer part of it.
+
+        Answers whether writing them will wait for a huge page that should be there already and is not.
+        """
         if rows > len(self.array):
             old = self.array
             self._make_room(rows)
             self.array[:used] = old[:used]
-        if self._small_pages is not None and used * self.array.shape[1] * self.array.itemsize > _SMALL:
+        if self._small_pages is not None and self._bytes(used) > _SMALL:
             # The first pages hold the ids that come most often; the system joins them into huge ones by and by.
             _ask_for_huge_pages(self._small_pages, 0)
             self._small_pages = None
+            self._ahead = PagesAhead(self.array, self._bytes(used), rare=self._bytes(1) <= _SMALL_ROW)
+        if self._ahead is None:
+            return False
+        size = self._bytes(rows)
+        self._ahead.ask(size, min(size + min(size // _AHEAD_OF, _MOST_AHEAD), self.array.nbytes))
+        return self._ahead.lacks(self._bytes(used), size)
 
     def nbytes(self, used: int) -> int:
-        """Bytes of the pages that ``used`` rows take; the rest of ``array`` is address space, not memory."""
-        size: int = used * self.array.shape[1] * self.array.itemsize
-        page = _PAGE if size <= _SMALL else _HUGE_PAGE
-        return -(-size // page) * page
+        """Bytes of the pages that ``used`` rows take, and of those ahead; the rest is address space, not memory."""
+        size = self._bytes(used)
+        if size <= _SMALL:
+            return -(-size // _PAGE) * _PAGE
+        return max(-(-size // HUGE_PAGE) * HUGE_PAGE, self._ahead.nbytes if self._ahead else 0)
+
+    def _bytes(self, rows: int) -> int:
+        size: int = rows * self.array.shape[1] * self.array.itemsize
+        return size
 
     def _make_room(self, rows: int) -> None:
         """A larger array with undefined rows."""
         old, dtype = self.array, self.array.dtype
         row_bytes = old.shape[1] * dtype.itemsize
         most = _reservable() // row_bytes
+        self._ahead = None
         self._small_pages = _reserved(most * row_bytes) if _LEAST // row_bytes < rows <= most else None
         if self._small_pages is None:
             self.array = np.empty((max(rows, 2 * len(old), _MIN_ROWS), old.shape[1]), dtype)

@@ -10,12 +10,13 @@ import numpy as np
 
 from fluidlite.dtypes import Array, numpy_dtype
 from fluidlite.errors import TableError
+from fluidlite.kernels import ABSENT, put_parts, take_parts
+from fluidlite.values.found_lists import FoundLists
 from fluidlite.values.initial import RowInit, RowStream, first_values
-from fluidlite.values.row_index import ABSENT, RowIndex
-from fluidlite.values.row_kernels import take_rows
+from fluidlite.values.row_index import RowIndex
 from fluidlite.values.row_store import RowStore
 from fluidlite.values.row_update import RowStep, RowUpdate, Span
-from fluidlite.values.selected_rows import SelectedRows, merge_rows, unique_ids
+from fluidlite.values.selected_rows import SelectedRows, merge_rows
 
 __all__ = ["RowStep", "SparseTable", "TableColumn"]
 
@@ -44,6 +45,7 @@ class SparseTable:
         self.seed = seed
         self._lock = threading.RLock()
         self._index = RowIndex()
+        self._found = FoundLists()
         self._stream = RowStream(seed, name, width)
         self._columns: list[TableColumn] = []
         self._store = RowStore(width, self.dtype)
@@ -83,11 +85,10 @@ class SparseTable:
         wanted = self._as_ids(ids)
         with self._lock:
             positions = self.positions(wanted, create=not read_only)
-            known = positions != ABSENT
-            if known.all():
-                return self._take(positions, 0, self.width)
+            if not read_only or (known := positions != ABSENT).all():
+                return take_parts(self._records, positions, 0, self.width)
             out = np.zeros((len(wanted), self.width), self.dtype)
-            out[known] = self._take(positions[known], 0, self.width)
+            out[known] = take_parts(self._records, positions[known], 0, self.width)
             return out
 
     def positions(self, ids: Array, create: bool) -> Array:
@@ -97,25 +98,20 @@ class SparseTable:
         """
         wanted = self._as_ids(ids)
         with self._lock:
-            positions = self._index.find(wanted)
-            missing = positions == ABSENT
-            if create and missing.any():
-                ids, again = _in_order_of_occurrence(wanted[missing])
-                positions[missing] = self._make(ids)[again]
-            return positions
+            return self._find_or_make(wanted) if create else self._index.find(wanted)
 
     def read(self, positions: Array, column: TableColumn | None = None) -> Array:
         """Copies of the values, or of one accumulator, of the rows at ``positions`` (n,): (n, width)."""
         with self._lock:
             start, width = self._span(column)
-            return self._take(self._checked_positions(positions), start, width)
+            return take_parts(self._records, self._checked_positions(positions), start, width)
 
     def write(self, positions: Array, values: Array, column: TableColumn | None = None) -> None:
         """Overwrite the values, or one accumulator, of the rows at ``positions`` (n,) with ``values`` (n, width)."""
         with self._lock:
             start, width = self._span(column)
             self._check_values(values, len(positions), width, column.name if column else self.name)
-            self._records[self._checked_positions(positions), start : start + width] = values
+            put_parts(self._records, self._checked_positions(positions), start, values)
 
     def update(self, gradient: SelectedRows, columns: Sequence[TableColumn], step: RowStep) -> None:
         """One optimizer step on the rows of ``gradient``: read, ``step``, write, in one critical section.
@@ -123,19 +119,16 @@ class SparseTable:
         Duplicate ids are summed first; missing rows are made; ``columns`` are attached when they are new. ``step`` is
         called for blocks of rows.
         """
+        if len(gradient.rows):
+            self._check_values(gradient.value, len(gradient.rows), self.width, f"the gradient of {self.name}")
+            gradient = merge_rows(SelectedRows(self._as_ids(gradient.rows), gradient.value, gradient.height))
         with self._lock:
             for column in columns:
                 self.attach(column)
-            if not len(gradient.rows):
-                return
-            self._check_values(gradient.value, len(gradient.rows), self.width, f"the gradient of {self.name}")
-            merged = merge_rows(SelectedRows(self._as_ids(gradient.rows), gradient.value, gradient.height))
-            positions = self._index.find(merged.rows)
-            missing = positions == ABSENT
-            if missing.any():
-                positions[missing] = self._make(merged.rows[missing])
-            updater = self._updater_of([self._span(None), *(self._span(column) for column in columns)])
-            updater.run(self._records, positions, merged.value, step)
+            if len(gradient.rows):
+                positions = self._find_or_make(gradient.rows)
+                updater = self._updater_of([self._span(None), *(self._span(column) for column in columns)])
+                updater.run(self._records, positions, gradient.value, step)
 
     def attach(self, column: TableColumn) -> None:
         """Give every record room for an accumulator; rows that exist get its fill. Attaching again does nothing.
@@ -174,6 +167,7 @@ class SparseTable:
             self._check_values(rows.value, len(rows.rows), self.width, self.name)
             before = [(column, column.export()) for column in self._columns]
             self._index = RowIndex()
+            self._found.forget()
             self._store = RowStore(self._record_width, self.dtype)
             self.load(rows)
             for column, state in before:
@@ -200,20 +194,32 @@ class SparseTable:
         width: int = self._store.array.shape[1]
         return width
 
-    def _make(self, ids: Array) -> Array:
-        """Rows for absent, distinct ids; the position of each."""
+    def _find_or_make(self, ids: Array) -> Array:
+        """Position of each row; missing ones are made in the order in which their ids come first."""
+        found = self._found.get(ids)
+        if found is not None:
+            return found
+        positions, new = self._index.find_or_number(ids)
+        if len(new):
+            self._make(new)
+        self._found.put(ids, positions)
+        return positions
+
+    def _make(self, ids: Array) -> None:
+        """Rows for absent, distinct ids."""
         start, end = len(self._index), len(self._index) + len(ids)
         values = first_values(self.init, self._stream, ids, self.dtype)
-        self._store.reserve(end, used=start)
+        waits = self._store.reserve(end, used=start)
         self._records[start:end, : self.width] = values
         for column in self._columns:
             at, width = self._span(column)
             self._records[start:end, at : at + width] = column.fill
-        return self._index.add(ids)
+        self._index.add(ids, in_haste=waits)
 
     def _widen(self, record_width: int) -> None:
         """Lay the records out anew; the columns known so far keep their place in the record."""
         used, old = len(self._index), self._records
+        self._updater = None
         self._store = RowStore(record_width, self.dtype)
         self._store.reserve(used, used=0)
         self._records[:used, : old.shape[1]] = old[:used]
@@ -248,15 +254,6 @@ class SparseTable:
         if column.table is not self:
             raise TableError(f"accumulator {column.name!r} is not attached to table {self.name!r}")
         return column.start, column.width
-
-    def _take(self, positions: Array, start: int, width: int) -> Array:
-        """Part of the records at ``positions``. Where the record is a whole number of such parts, the array is also a
-        matrix of parts, and only these are read."""
-        record_width = self._record_width
-        if record_width % width or start % width:
-            return take_rows(self._records, positions)[:, start : start + width].copy()
-        parts = self._records.reshape(-1, width)
-        return take_rows(parts, positions * (record_width // width) + start // width)
 
     def _as_ids(self, ids: Array) -> Array:
         """Ids as contiguous (n,) int64; uint64 ones by their bits."""
@@ -328,15 +325,6 @@ class TableColumn:
                 self._waiting.append(rows)
         if table is not None:
             table.load_column(rows, self)
-
-
-def _in_order_of_occurrence(ids: Array) -> tuple[Array, Array]:
-    """(unique ids in the order in which they come first, position of each of ``ids`` (n,) among them)."""
-    _, first, inverse = unique_ids(ids)
-    leads = np.zeros(len(ids), np.bool_)
-    leads[first] = True
-    number = np.cumsum(leads) - 1
-    return ids[leads], number[first][inverse]
 
 
 def _checked_width(name: str, width: int) -> int:

@@ -86,6 +86,7 @@ def _send(
         "epmap": endpoints,
         "send_varnames": names_there,
         "op_role_var": pair,
+        "wire_dtype": plan.gradients_wire_dtype or None,
     }
     return make_op(by, "send", {"X": list(sent)}, {}, OpRole.RPC, attrs)
 

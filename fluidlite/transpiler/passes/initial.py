@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fluidlite.core import edit
 from fluidlite.core.ir import Attr, AttrType, Operator, OpRole, Program, Variable
 from fluidlite.ops import registry
+from fluidlite.transpiler.analysis import arguments_of
 from fluidlite.transpiler.build import make_op
 from fluidlite.transpiler.plan import Plan, Slice
 
@@ -29,7 +30,7 @@ def keep_own_inits(program: Program, plan: Plan) -> None:
             kept.append(op)
             wanted.update(op.input_arguments())
     edit.set_ops(program, program.root, kept[::-1])
-    named = {name for op in kept for name in (*op.input_arguments(), *op.output_arguments())}
+    named = {name for op in kept for name in arguments_of(op)}
     for name in list(program.root.vars):
         if name not in named:
             edit.remove_var(program, program.root, name)

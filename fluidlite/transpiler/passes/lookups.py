@@ -40,6 +40,7 @@ def _fetch(program: Program, plan: Plan, source: RowSource, index: int, lookup: 
         "width": source.width,
         "height": source.height,
         "dtype": dtype_number(source.dtype),
+        "wire_dtype": plan.rows_wire_dtype or None,
         **sections,
     }
     role = lookup.role

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fluidlite.core import edit
 from fluidlite.core.ir import Operator, OpRole, Parameter, Program
 from fluidlite.ops import registry
-from fluidlite.transpiler.analysis import blocks_run_by, is_helper, is_optimizer
+from fluidlite.transpiler.analysis import arguments_of, blocks_run_by, is_helper, is_optimizer
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import Plan
 from fluidlite.transpiler.schedule import staying_ops
+from fluidlite.transpiler.updates import updates_of
 
 
 def commit_step(program: Program, plan: Plan) -> None:
@@ -22,15 +23,18 @@ def commit_step(program: Program, plan: Plan) -> None:
 
 
 def drop_updates(program: Program, plan: Plan) -> None:
-    """Optimizer ops, the clips and regularisation in front of them, and learning rates that nothing here reads."""
-    moved = {p for p, op in enumerate(program.root.ops) if is_optimizer(op) or is_helper(op)}
+    """Optimizer ops, the clips and regularisation in front of them, and learning rates that nothing here reads. Those
+    of parameters that the trainer keeps stay."""
+    kept = updates_of(program, plan.on_trainer)
+    ops = enumerate(program.root.ops)
+    moved = {p for p, op in ops if (is_optimizer(op) or is_helper(op)) and p not in kept}
     edit.set_ops(program, program.root, staying_ops(program, moved))
     edit.keep_blocks(program, [0, *sorted(blocks_run_by(program, program.root.ops))])
 
 
 def forget_unused(program: Program, plan: Plan) -> None:
     """Declarations of temporaries that no op names, and of variables that only servers have. Parameters stay."""
-    named = {name for _, op in program.all_ops() for name in (*op.input_arguments(), *op.output_arguments())}
+    named = {name for _, op in program.all_ops() for name in arguments_of(op)}
     for block in program.blocks:
         for name, var in list(block.vars.items()):
             goes = name in plan.server_only if var.persistable else not var.is_data

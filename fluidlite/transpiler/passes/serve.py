@@ -55,7 +55,7 @@ def listen(program: Program, plan: Plan) -> None:
 
 def _received(plan: Plan, gradient: str) -> list[str]:
     """The variables in which a gradient arrives."""
-    if not plan.cluster.sync:
+    if not plan.cluster.averages:
         return [gradient]
     return [names.of_trainer(gradient, trainer) for trainer in range(plan.cluster.trainers)]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, OpRole, Program, Variable
-from fluidlite.transpiler.analysis import blocks_run_by, is_optimizer, is_schedule
+from fluidlite.transpiler.analysis import arguments_of, blocks_run_by, is_optimizer, is_schedule
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import DenseParam, Plan, Slice, Table
 from fluidlite.transpiler.schedule import find_schedule
@@ -62,8 +62,7 @@ def update_blocks(program: Program) -> list[Block]:
 def copy_schedule(program: Program, plan: Plan) -> None:
     """What computes the learning rates is copied, with its sub-blocks, to a block that runs before the updates. Its
     results become persistable, since update blocks read them."""
-    chains = split_updates(program, [table.name for table in plan.tables]).chains
-    schedule, _ = find_schedule(program, chains)
+    schedule, _ = find_schedule(program, _served(program, plan))
     if not schedule.ops:
         return
     block = edit.add_block(program, 0)
@@ -93,10 +92,16 @@ def _copy_op(program: Program, op: Operator, block: Block) -> None:
 def move_updates(program: Program, plan: Plan) -> None:
     """One block per slice and table of this server: the clips, regularisation and optimizer op that the user's
     minimize appended, on the slice's variables."""
-    chains = {c.param: c for c in split_updates(program, [table.name for table in plan.tables]).chains}
+    chains = {chain.param: chain for chain in _served(program, plan)}
     for unit in units(plan):
         _update_block(program, chains[unit.param], unit)
         _declare_state(program, unit)
+
+
+def _served(program: Program, plan: Plan) -> list[Chain]:
+    """The updates of the parameters that servers hold."""
+    chains = split_updates(program, [table.name for table in plan.tables]).chains
+    return [chain for chain in chains if chain.param not in plan.on_trainer]
 
 
 def _update_block(program: Program, chain: Chain, unit: Unit) -> None:
@@ -129,7 +134,7 @@ def drop_trainer_ops(program: Program, plan: Plan) -> None:
     used_by_trainer = blocks_run_by(program, program.root.ops)
     edit.set_ops(program, program.root, [])
     edit.keep_blocks(program, [block.idx for block in program.blocks if block.idx not in used_by_trainer])
-    named = {name for _, op in program.all_ops() for name in (*op.input_arguments(), *op.output_arguments())}
+    named = {name for _, op in program.all_ops() for name in arguments_of(op)}
     held = {*plan.shared, *(table.name for table in plan.tables)}
     for name in list(program.root.vars):
         if name not in named and name not in held:
@@ -137,9 +142,9 @@ def drop_trainer_ops(program: Program, plan: Plan) -> None:
 
 
 def merge_contributions(program: Program, plan: Plan) -> None:
-    """Sync: an update starts with the sum of the trainers' gradients, in trainer order, times 1 / contributions. Async:
-    each gradient is applied as it comes."""
-    if not plan.cluster.sync:
+    """Sync: an update starts with the sum of the trainers' gradients, in trainer order, times 1 / contributions. Async,
+    and with one trainer: each gradient is applied as it comes."""
+    if not plan.cluster.averages:
         return
     by = "merge_contributions"
     moved = units(plan)

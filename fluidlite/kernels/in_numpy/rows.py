@@ -1,7 +1,4 @@
-"""Gather, scatter and scattered sum of whole rows of one contiguous matrix: the inner loops of tables.
-
-Everything that moves rows goes through these functions, so a faster implementation replaces them in one place.
-"""
+"""Gather, scatter and scattered sum of whole rows of one contiguous matrix."""
 
 from __future__ import annotations
 
@@ -26,12 +23,33 @@ def take_rows(matrix: Array, rows: Array, out: Array | None = None) -> Array:
     return matrix.take(rows, axis=0, out=out, mode="clip")
 
 
-def put_rows(matrix: Array, rows: Array, values: Array) -> None:
-    """``matrix[rows] = values`` for a C-contiguous ``matrix`` (m, width), ``rows`` (n,) distinct, ``values`` (n, width).
+def take_parts(matrix: Array, rows: Array, start: int, width: int) -> Array:
+    """Copies of ``matrix[rows, start : start + width]``, (n, width), as `take_rows`.
 
-    A row is moved as one opaque item, which numpy does four times faster than one element after the other.
+    Where a row is a whole number of such parts, the array is also a matrix of parts, and only these are read.
+    """
+    whole = matrix.shape[1]
+    if whole % width or start % width:
+        return take_rows(matrix, rows)[:, start : start + width].copy()
+    return take_rows(matrix.reshape(-1, width), rows * (whole // width) + start // width)
+
+
+def put_rows(matrix: Array, rows: Array, values: Array) -> None:
+    """``matrix[rows] = values`` for a C-contiguous ``matrix`` (m, width), ``rows`` (n,) in [0, m), ``values`` (n, width).
+
+    Of a row given twice the later values stay. A row is moved as one opaque item, which numpy does four times faster
+    than one element after the other.
     """
     _items(matrix)[rows] = _items(np.ascontiguousarray(values, matrix.dtype))
+
+
+def put_parts(matrix: Array, rows: Array, start: int, values: Array) -> None:
+    """``matrix[rows, start : start + width] = values``, as `put_rows`; ``values`` (n, width)."""
+    whole, width = matrix.shape[1], values.shape[1]
+    if whole % width or start % width:
+        matrix[rows, start : start + width] = values
+    else:
+        put_rows(matrix.reshape(-1, width), rows * (whole // width) + start // width, values)
 
 
 def add_rows(matrix: Array, rows: Array, values: Array) -> None:
@@ -51,6 +69,20 @@ def add_rows(matrix: Array, rows: Array, values: Array) -> None:
         put_rows(matrix, rows[now], total)
         waiting = waiting[~lead]
     _add_elements(matrix, rows, values, waiting)
+
+
+def sum_rows(values: Array, rows: Array, count: int) -> Array:
+    """A matrix (count, width) of zeros to which each of ``values`` (n, width) was added at its row of ``rows`` (n,), one
+    after the other. Every row must be in [0, count)."""
+    out = np.zeros((count, values.shape[1]), values.dtype)
+    first = first_positions(rows, count)
+    once = np.flatnonzero(first)
+    # The sum begins with zero, as a loop would: it makes 0.0 of -0.0.
+    put_rows(out, rows[once], take_rows(values, once) + out.dtype.type(0))
+    if len(once) < len(rows):
+        again = np.flatnonzero(~first)
+        add_rows(out, rows[again], take_rows(values, again))
+    return out
 
 
 def first_positions(rows: Array, count: int) -> Array:

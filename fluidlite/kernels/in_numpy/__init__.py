@@ -1,0 +1,1 @@
+"""The kernels in numpy: the reference for those in C."""
