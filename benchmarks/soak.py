@@ -33,8 +33,8 @@ from benchmarks.soak_judge import (
     after,
     constant_check,
     drift_check,
+    held_check,
     memory_check,
-    objects_check,
     sums_check,
 )
 
@@ -42,7 +42,7 @@ from benchmarks.soak_judge import (
 _IDS: Final = 26 * 256
 _SAMPLES: Final = 120
 _LEAST_INTERVAL: Final = 0.2
-_WARMUP_SHARE, _WARMUP_MOST = 0.2, 180.0
+_WARMUP_SHARE, _WARMUP_MOST = 0.2, 360.0
 #: seconds beyond the training itself
 _TIMEOUT: Final = 120.0
 
@@ -104,7 +104,7 @@ class Soak:
                 self._pushed.set()
         if what == "interval":
             now = time.monotonic() - self._began
-            for name in ("ms", "reference", "objects"):
+            for name in ("ms", "reference", "objects", "blocks"):
                 if name in child.marks[what]:
                     self.series[child.name, name].append((now, child.marks[what][name]))
 
@@ -144,8 +144,8 @@ def judged(soak: Soak, results: Sequence[dict[str, Any]], out: Path, ids: int) -
             checks.append(memory_check(process, samples, enough))
         elif what in ("threads", "files"):
             checks.append(constant_check(process, what, samples, enough))
-        elif what == "objects":
-            checks.append(objects_check(process, samples, enough))
+        elif what in ("objects", "blocks"):
+            checks.append(held_check(process, what, samples, enough))
         elif what == "ms":
             checks.append(drift_check(process, samples, series[process, "reference"], enough))
     return checks

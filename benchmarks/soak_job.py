@@ -129,13 +129,7 @@ def train(args: argparse.Namespace, exe: fluid.Executor, loss: fluid.Variable) -
             ms.append((time.perf_counter() - start) * 1e3)
             np.add.at(counts, [one, two], 1)
             dense[third] += 1
-        mark(
-            "interval",
-            steps=len(ms),
-            ms=statistics.median(ms),
-            reference=next(reference),
-            objects=len(gc.get_objects()),
-        )
+        mark("interval", steps=len(ms), ms=statistics.median(ms), reference=next(reference), **held())
     mark("pushed", counts=counts.tolist(), dense=dense.tolist())
 
 
@@ -154,10 +148,15 @@ def reference_work() -> Iterator[float]:
 
 
 def report_objects(interval: float) -> None:
-    """Say again and again how many objects the garbage collector tracks."""
+    """Say again and again what this process holds."""
     pause = threading.Event()
     while not pause.wait(interval):
-        mark("interval", objects=len(gc.get_objects()))
+        mark("interval", **held())
+
+
+def held() -> dict[str, int]:
+    """Objects that the garbage collector tracks, and blocks of memory of all Python objects."""
+    return {"objects": len(gc.get_objects()), "blocks": sys.getallocatedblocks()}
 
 
 def read(args: argparse.Namespace, exe: fluid.Executor) -> None:

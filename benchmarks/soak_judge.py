@@ -21,8 +21,8 @@ _EXACT: Final = 1 << 24
 _TEN_MINUTES: Final = 600.0
 _GROWTH_MB, _GROWTH_SHARE = 2.0, 0.01
 _DRIFT: Final = 1.1
-#: objects that Python tracks come and go
-_OBJECTS_SHARE: Final = 0.02
+#: objects come and go
+_HELD_SHARE: Final = 0.01
 #: below so many seconds after the warm-up only sums are judged
 ENOUGH: Final = 300.0
 
@@ -84,11 +84,11 @@ def constant_check(process: str, what: str, samples: Series, enough: bool) -> Ch
     return Check(f"{what} of {process}", "no more at the end", found, max(last) <= max(first) if enough else None)
 
 
-def objects_check(process: str, samples: Series, enough: bool) -> Check:
-    """Objects that the garbage collector tracks: medians of the first and the last quarter."""
+def held_check(process: str, what: str, samples: Series, enough: bool) -> Check:
+    """Objects, or blocks, that Python holds: medians of the first and the last quarter."""
     first, last = map(statistics.median, quarters(samples))
-    met = last <= first * (1 + _OBJECTS_SHARE) if enough else None
-    return Check(f"objects of {process}", f"≤ {1 + _OBJECTS_SHARE:g} ×", f"{number(first)} → {number(last)}", met)
+    met = last <= first * (1 + _HELD_SHARE) if enough else None
+    return Check(f"{what} of {process}", f"≤ {1 + _HELD_SHARE:g} ×", f"{number(first)} → {number(last)}", met)
 
 
 def drift_check(process: str, steps: Series, reference: Series, enough: bool) -> Check:

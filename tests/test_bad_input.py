@@ -296,7 +296,8 @@ def test_a_server_that_dies_in_mid_step_is_an_error_of_every_trainer_and_the_oth
             code, errors = ends(trainer)
             assert code == 1
             assert re.search(
-                r"(?s)PeerLostError: (commit|pull) at pserver 127\.0\.0\.1:\d+: no answer.*in op \w+\(", errors
+                r"(?s)PeerLostError: (step \d+: commit|commit|pull) at pserver 127\.0\.0\.1:\d+: no answer.*in op \w+\(",
+                errors,
             ), errors
         assert ends(servers[0])[0] == 0
 

@@ -394,6 +394,26 @@ def test_rows_asked_ahead_are_those_of_then_and_handed_out_once(make: Make) -> N
     assert counts(port.pull([rows(cluster, [2, 3])])[0]) == [2.0, 0.0]
 
 
+def test_a_step_on_rows_asked_ahead_says_at_which_version_they_were(make: Make) -> None:
+    cluster = make(sync=False)
+    headers: list[StepHeader] = []
+
+    class Recording(Unreliable):
+        def commit(self, header: StepHeader, *rest: Any) -> Any:
+            headers.append(header)
+            return super().commit(header, *rest)
+
+    port = cluster.port(wrap=Recording)
+    push_rows(cluster, port, [1])
+    ask_ahead(cluster, port, [rows(cluster, [1])])
+    for _ in range(2):
+        push_rows(cluster, port, [1])
+    port.pull([rows(cluster, [1])])
+    assert port._peers[cluster.endpoint].version == 3, "the highest: by it a server that lost its state is known"
+    push_rows(cluster, port, [1])
+    assert [header.version_seen for header in headers] == [0, 1, 2, 1]
+
+
 def test_other_rows_are_asked_for_as_usual(make: Make) -> None:
     cluster = make(sync=False)
     port = cluster.port()

@@ -14,8 +14,8 @@ from benchmarks.soak_judge import (
     Series,
     constant_check,
     drift_check,
+    held_check,
     memory_check,
-    objects_check,
     slope,
     sums_check,
 )
@@ -81,8 +81,8 @@ def test_what_has_a_number_must_not_grow() -> None:
     assert constant_check("a", "threads", steady, enough=True).met
     assert constant_check("a", "threads", [*steady, (9.0, 1.0)], enough=True).met
     assert constant_check("a", "threads", [*steady, (9.0, 18.0)], enough=True).met is False
-    assert objects_check("a", ramp(50_000, 100), enough=True).met
-    assert objects_check("a", ramp(50_000, 3_000), enough=True).met is False
+    assert held_check("a", "blocks", ramp(50_000, 100), enough=True).met
+    assert held_check("a", "blocks", ramp(50_000, 3_000), enough=True).met is False
 
 
 def test_a_slower_machine_is_no_drift() -> None:
