@@ -61,8 +61,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--steps", type=int, default=0, help="steps of one sample; default: what the figure needs")
     made.add_argument("--warmup", type=int, default=0, help="steps before its clock starts; default: the same")
     made.add_argument("--scale", type=float, default=1.0, help="shrinks tables, to try the benchmarks themselves")
-    made.add_argument("--peers", type=Path, default=peers_folder(), help="folder of the peers' scripts")
-    made.add_argument("--data", type=Path, help="an .npz file of examples; default: made when missing")
+    made.add_argument("--peers", type=_as_path, default=peers_folder(), help="folder of the peers' scripts")
+    made.add_argument("--data", type=_as_path, help="an .npz file of examples; default: made when missing")
     for name, package in _PYTHONS.items():
         made.add_argument(f"--{name}-python", default="", metavar="PYTHON", help=f"python with {package}")
     made.add_argument("--trace", type=Path, help="op-profile: file for a trace, for ui.perfetto.dev")
@@ -95,9 +95,19 @@ or: compare A.json B.json                                  two stored runs side 
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """What was asked for."""
-    pythons = {name: getattr(args, f"{name}_python") for name in _PYTHONS}
+    pythons = {name: _as_program(getattr(args, f"{name}_python")) for name in _PYTHONS}
     trace = args.trace.resolve() if args.trace else None
     return Settings(args.rounds, args.steps, args.warmup, args.scale, args.peers, pythons, args.data, trace)
+
+
+def _as_path(text: str) -> Path:
+    """Peers run in folders of their own."""
+    return Path(text).absolute()
+
+
+def _as_program(text: str) -> str:
+    """A path, or a name to be looked for."""
+    return str(_as_path(text)) if "/" in text else text
 
 
 def run(names: Sequence[str], report: Report, args: argparse.Namespace) -> None:

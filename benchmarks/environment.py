@@ -40,7 +40,7 @@ def data_folder() -> Path:
 
 def peers_folder() -> Path | None:
     """The scripts that run other systems on the same job: ``BENCH_PEERS_SCRIPTS``, else beside the repository."""
-    folder = Path(os.environ.get("BENCH_PEERS_SCRIPTS") or REPO.parent / "shared" / "bench")
+    folder = Path(os.environ.get("BENCH_PEERS_SCRIPTS") or REPO.parent / "shared" / "bench").absolute()
     return folder if (folder / "common.py").is_file() else None
 
 

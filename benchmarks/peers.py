@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -138,11 +139,16 @@ def last_line(name: str, command: Sequence[str], extra: Mapping[str, str]) -> di
 
 
 def output_of(name: str, command: Sequence[str], extra: Mapping[str, str]) -> str:
-    """What a script prints. It and all that it started end with it."""
+    """What a script prints. It and all that it started end with it. Peers leave files where they run: in no folder of ours."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return _output_in(REPO if MODULE in command else Path(scratch), name, command, extra)
+
+
+def _output_in(folder: Path, name: str, command: Sequence[str], extra: Mapping[str, str]) -> str:
     env, pipe = benchmark_environment(extra=extra), subprocess.PIPE
     try:
         started = subprocess.Popen(  # noqa: S603
-            command, cwd=REPO, env=env, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+            command, cwd=folder, env=env, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
         )
     except OSError as error:
         raise SampleError(f"{name}: {type(error).__name__}") from error
