@@ -1,6 +1,7 @@
 """Longer checks than the gate runs.
 
-- ``nox -s full``: every test, the slow ones too, on each Python with the newest packages
+- ``nox -s full``: every test, the slow ones too, on each Python with the newest packages; what trains once more with the
+  kernels in numpy, without fusion, and both
 - ``nox -s floor``: the gate's tests on the oldest supported packages
 - ``nox -s package``: what the wheel and the sdist hold, and that they work outside the repository, without a compiler too
 - ``nox -s sanitize``: the tests of tables, parsers and kernels with C kernels that report what is undefined or out of bounds
@@ -31,6 +32,26 @@ OF_TABLES = [
     f"tests/test_{name}.py" for name in ("sparse_table", "row_kernels", "table_threads", "rows", "reader_parse")
 ]
 
+#: what runs programs, to be compared with other runs, numeric gradients or records of Fluid
+OF_RUNS = [
+    f"tests/test_{name}.py"
+    for name in (
+        *("backward_numeric", "backward_gradients", "equivalence", "plan", "executor", "transpiler_runs"),
+        *(
+            "fusion",
+            "fusion_overwrites",
+            "fusion_subsets",
+            "dense_on_trainer",
+            "optimizer",
+            "look_ahead",
+            "clip_regularizer",
+        ),
+        *("golden_training", "golden_jobs", "io", "dist_io", "dataset", "sparse_table", "rows", "optimizer_ops"),
+    )
+]
+#: the first run of `full` takes the kernels in C where there is a compiler, and every pass
+OTHER_CORNERS = [("auto", "0"), ("numpy", "1"), ("numpy", "0")]
+
 nox.options.sessions = ["full", "floor", "package", "sanitize"]
 
 
@@ -39,6 +60,9 @@ def full(session: nox.Session) -> None:
     """Everything, the tests marked ``full`` included."""
     session.install("--upgrade", "-e", ".[test]")
     session.run("pytest", "-n", "2", "-m", "full or not full", *session.posargs)
+    for kernels, fusion in OTHER_CORNERS:
+        corner = {"FLUIDLITE_KERNELS": kernels, "FLUIDLITE_FUSION": fusion}
+        session.run("pytest", "-n", "2", "-m", "full or not full", *(session.posargs or OF_RUNS), env=corner)
 
 
 @nox.session(python="3.11")

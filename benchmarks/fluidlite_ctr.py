@@ -86,6 +86,15 @@ def feeds(args: argparse.Namespace, trainer: int) -> Iterator[dict[str, Any]]:
         yield id_feeds(args, ids) | {"dense": dense, "label": label}
 
 
+def asked_ahead(exe: fluid.Executor, stream: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The feeds, each after the servers were asked for the rows of the one behind it."""
+    feed = next(stream)
+    for following in stream:
+        exe.prefetch(feed=following)
+        yield feed
+        feed = following
+
+
 def id_inputs(args: argparse.Namespace) -> list[fluid.Variable]:
     """The id inputs, [B, 1] each of 26, or one [B, 26]."""
     import fluidlite as fluid
@@ -153,7 +162,8 @@ def play(args: argparse.Namespace) -> None:
             mark_result({"rows": rows_held()})
             return
     exe.run(fluid.default_startup_program())
-    stream = feeds(args, index)
+    ahead = args.role == "trainer" and args.sync == "async"
+    stream = asked_ahead(exe, feeds(args, index)) if ahead else feeds(args, index)
     keep = args.workload == "ctr"
 
     def step() -> float | None:

@@ -11,9 +11,12 @@ import numpy as np
 
 from fluidlite import fusion
 from fluidlite.dtypes import Array
-from fluidlite.errors import KernelError
+from fluidlite.errors import KernelError, SettingError
+from fluidlite.framework.program import launch_seed
 from fluidlite.kernels import ABSENT, choice
 from fluidlite.kernels.rules import Rule
+from fluidlite.ports import connect_seconds
+from fluidlite.runtime import in_place
 
 _PARTS: Final = ("cells", "ids", "rows", "updates")
 
@@ -35,8 +38,16 @@ def facts() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         **{package: metadata.version(package) for package in ("numpy", "grpcio", "protobuf")},
         "kernels": f"{choice.NAME} ({choice.REASON})",
-        "fusion": fusion.describe(),
+        "fusion": _fusion(),
     }
+
+
+def _fusion() -> str:
+    """Which fusion passes run, or why none can."""
+    try:
+        return fusion.describe()
+    except SettingError as error:
+        return str(error)
 
 
 def failures() -> dict[str, str]:
@@ -56,6 +67,15 @@ def lines_of(entries: Mapping[str, str]) -> str:
     """A line for each entry, the values below each other."""
     width = max(map(len, entries))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in entries.items())
+
+
+def check_environment() -> None:
+    """What environment variables say is accepted. Raises SettingError or KernelError for the first that is not."""
+    choice.check()
+    fusion.chosen()
+    launch_seed()
+    connect_seconds(0.0)
+    in_place.chosen()
 
 
 def check_loopback() -> None:
@@ -90,4 +110,8 @@ def _sample(kernels: str) -> list[Array]:
     return [unique, inverse, positions, gradient, value, moment]
 
 
-_CHECKS: Final[dict[str, Callable[[], None]]] = {"loopback": check_loopback, "kernels agree": check_kernels}
+_CHECKS: Final[dict[str, Callable[[], None]]] = {
+    "environment": check_environment,
+    "loopback": check_loopback,
+    "kernels agree": check_kernels,
+}

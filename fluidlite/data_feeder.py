@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from fluidlite import framework
 from fluidlite.core import ir
 from fluidlite.dtypes import Array, exact_array
 from fluidlite.errors import FeedError
 from fluidlite.framework import Program, Variable, VarOrName
+from fluidlite.values.fed import check_shape
 from fluidlite.values.lod import LoDTensor, lod_from_lengths
 
 Row: TypeAlias = Sequence[Any]
@@ -71,8 +74,14 @@ class DataFeeder:
 
 def feed_of_rows(variables: Sequence[ir.Variable], rows: Iterable[Row]) -> Feed:
     """The feed of a batch of rows, each with an entry per variable. Raises FeedError."""
-    rows = list(rows)
+    try:
+        iterator = iter(rows)
+    except TypeError:
+        raise FeedError(f"a batch is {type(rows).__name__}, not a list of rows") from None
+    rows = list(iterator)
     for number, row in enumerate(rows):
+        if not isinstance(row, Sequence) and not (isinstance(row, np.ndarray) and row.ndim):
+            raise FeedError(f"row {number} is {type(row).__name__}, not a list or tuple with an entry per variable")
         if len(row) != len(variables):
             raise FeedError(
                 f"row {number} has {len(row)} entries, but {len(variables)} variables are fed: "
@@ -87,7 +96,10 @@ def convert(var: ir.Variable, entries: Sequence[Any]) -> LoDTensor:
     try:
         flat = _flatten(entries, lengths) if lengths else entries
         array = exact_array(flat, var.dtype)
-        return LoDTensor(_reshaped(array, var.shape), lod_from_lengths(lengths))
+        array = _reshaped(array, var.shape)
+        if var.shape is not None and array.ndim == len(var.shape):
+            check_shape(var.name, array, var.shape)
+        return LoDTensor(array, lod_from_lengths(lengths))
     except (TypeError, ValueError, OverflowError) as error:
         shape = f"{var.dtype} {list(var.shape or ())}, lod_level {var.lod_level}"
         raise FeedError(f"the rows do not fit variable {var.name!r} ({shape}): {error}") from error

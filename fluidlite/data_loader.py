@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+import numpy as np
+
 from fluidlite.core import ir
 from fluidlite.data_feeder import Feed, feed_of_rows
 from fluidlite.dtypes import exact_array
-from fluidlite.errors import DtypeError, EOFException, FeedError, ReaderError
+from fluidlite.errors import DtypeError, EOFException, FeedError, ReaderError, ShapeError
 from fluidlite.framework import Program, Variable
 from fluidlite.reader.background import Background
 from fluidlite.reader.decorators import batch
 from fluidlite.reader.process import read_in_process
+from fluidlite.values.fed import checked
 from fluidlite.values.lod import LoDTensor
 
 if TYPE_CHECKING:
@@ -55,7 +58,8 @@ class DataLoader:
 class GeneratorLoader:
     """Feeds from a generator that one of the ``set_`` methods gives it. See `DataLoader.from_generator`.
 
-    What the generator raises is raised to who takes the batches, behind the batches before it.
+    What the generator raises is raised to who takes the batches, behind the batches before it; so is FeedError for a batch
+    that does not fit the variables. The ``set_`` methods raise ReaderError for what cannot be called.
     """
 
     def __init__(
@@ -89,15 +93,15 @@ class GeneratorLoader:
         self, reader: Reader, batch_size: int, drop_last: bool = True, places: object = None
     ) -> Self:
         """Batches of ``batch_size`` of the samples of ``reader()``; a sample has an entry per variable."""
-        return self.set_sample_list_generator(batch(reader, batch_size, drop_last), places)
+        return self.set_sample_list_generator(batch(_Generator(reader), batch_size, drop_last), places)
 
     def set_sample_list_generator(self, reader: Reader, places: object = None) -> Self:
         """The lists of samples of ``reader()`` as batches; see `DataFeeder` for how samples become tensors."""
-        return self._set(_SampleLists(self._vars, reader))
+        return self._set(_SampleLists(self._vars, _Generator(reader)))
 
     def set_batch_generator(self, reader: Reader, places: object = None) -> Self:
         """The batches of ``reader()`` as they are: an array or LoDTensor per variable, in a list, or in a dict by name."""
-        return self._set(_Batches(self._vars, reader))
+        return self._set(_Batches(self._vars, _Generator(reader)))
 
     def _set(self, feeds: Callable[[], Iterable[Feed]]) -> Self:
         self._feeds = feeds
@@ -221,6 +225,27 @@ class FeedIterator:
         return [feed if self._names is None else [feed[name] for name in self._names]]
 
 
+class _Generator:
+    """A user's generator. Calling it raises FeedError where it returns nothing to iterate. A class, to be sent as the
+    others are."""
+
+    def __init__(self, function: Reader) -> None:
+        if not callable(function):
+            raise ReaderError(
+                f"a loader needs a generator: a function that returns what can be iterated, not {type(function).__name__}"
+            )
+        self._function = function
+
+    def __call__(self) -> Iterator[Any]:
+        items = self._function()
+        try:
+            return iter(items)
+        except TypeError:
+            raise FeedError(
+                f"the generator returned {type(items).__name__}, which cannot be iterated; did it mean to yield?"
+            ) from None
+
+
 class _SampleLists:
     """A reader of feeds from one of lists of samples. A class, so that it can be sent to a process with its reader."""
 
@@ -244,29 +269,33 @@ class _Batches:
         for batch_ in self._reader():
             yield {var.name: _tensor(var, value) for var, value in zip(self._vars, self._values(batch_), strict=True)}
 
-    def _values(self, batch_: Any) -> Sequence[Any]:
+    def _values(self, batch_: Any) -> Iterable[Any]:
         if isinstance(batch_, Mapping):
             missing = [var.name for var in self._vars if var.name not in batch_]
             if missing:
                 raise FeedError(f"a batch of the generator has nothing for {', '.join(missing)}")
             return [batch_[var.name] for var in self._vars]
+        names = ", ".join(var.name for var in self._vars)
+        if not isinstance(batch_, Sequence) and not (isinstance(batch_, np.ndarray) and batch_.ndim):
+            raise FeedError(
+                f"a batch of the generator is {type(batch_).__name__}, not a list, tuple or dict with an entry for each of: "
+                f"{names}"
+            )
         if len(batch_) != len(self._vars):
-            names = ", ".join(var.name for var in self._vars)
             raise FeedError(
                 f"a batch of the generator has {len(batch_)} entries for {len(self._vars)} variables: {names}; for lists of "
                 "samples use set_sample_list_generator"
             )
-        values: Sequence[Any] = batch_
-        return values
+        return batch_
 
 
 def _tensor(var: ir.Variable, value: Any) -> LoDTensor:
-    if isinstance(value, LoDTensor):
-        return value
     try:
-        return LoDTensor(exact_array(value, var.dtype))
-    except DtypeError as error:
+        tensor = value if isinstance(value, LoDTensor) else LoDTensor(exact_array(value, var.dtype))
+        fed = checked(var.name, tensor, var.dtype, var.shape, var.lod_level)
+    except (DtypeError, ShapeError, FeedError) as error:
         raise FeedError(f"a batch of the generator does not fit variable {var.name!r}: {error}") from error
+    return fed if isinstance(fed, LoDTensor) else LoDTensor(fed)
 
 
 def with_loaders(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -108,8 +108,11 @@ def _converted(value: Any, natural: Array, wanted: np.dtype[Any]) -> Array:
     kind = natural.dtype.kind
     if kind not in "biufcO" or (kind == "O" and not all(isinstance(item, Real) for item in natural.flat)):
         raise TypeError(f"elements of type {natural.dtype.name} are no numbers")
+    if kind == "c" and wanted.kind != "c":
+        raise TypeError("complex numbers in place of real ones")
     try:
-        with np.errstate(over="raise"), warnings.catch_warnings():
+        # NaN and infinities become some whole number; the comparison below finds them too
+        with np.errstate(over="raise", invalid="ignore"), warnings.catch_warnings():
             # numpy 1.26 wraps numbers out of range around and warns; the comparison below finds them
             warnings.simplefilter("ignore", DeprecationWarning)
             array = np.asarray(value, np.uint64 if kind == "u" and wanted == np.int64 else wanted)

@@ -102,6 +102,10 @@ class KernelError(FluidliteError, RuntimeError):
     """The kernels that were asked for are not there."""
 
 
+class SettingError(FluidliteError, ValueError):
+    """An environment variable, or an argument of the same meaning, says what is not accepted; lists what is."""
+
+
 class RemoteError(FluidliteError, RuntimeError):
     """Base of what can go wrong between a trainer and a pserver; names method and endpoint."""
 

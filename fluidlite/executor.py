@@ -12,6 +12,7 @@ from fluidlite.dataset_run import run_dataset, without_updates
 from fluidlite.errors import FetchError, FluidliteError, ProgramError
 from fluidlite.framework import Program, Variable, VarOrName
 from fluidlite.fusion.pipeline import Choice, chosen
+from fluidlite.kernels import choice
 from fluidlite.ops.context import Ports
 from fluidlite.ports import ProcessPorts
 from fluidlite.runtime.executor import ExecutorCore
@@ -42,14 +43,24 @@ class Executor:
 
     ``place`` is accepted for Fluid's sake. ``ports`` connects the process to others; by default gRPC, opened when a
     program first needs it. ``fusion``: which fusion passes rewrite the copy of a program that is compiled: all (True), none
-    (False), or these by name; by default what the environment variable ``FLUIDLITE_FUSION`` says, else all.
+    (False), or these by name; by default what the environment variable ``FLUIDLITE_FUSION`` says, else all. ``in_place``: whether ops may compute in the memory
+    of inputs that nobody reads afterwards; by default what ``FLUIDLITE_IN_PLACE`` says (0 or 1), else yes.
+    Raises SettingError for passes that there are not, SettingError or KernelError for kernels (``FLUIDLITE_KERNELS``).
     """
 
-    def __init__(self, place: object = None, *, ports: Ports | None = None, fusion: Choice = None) -> None:
+    def __init__(
+        self,
+        place: object = None,
+        *,
+        ports: Ports | None = None,
+        fusion: Choice = None,
+        in_place: bool | None = None,
+    ) -> None:
+        choice.check()
         self.place = place
         #: how this process reaches others
         self.ports: Ports = ports if ports is not None else ProcessPorts()
-        self._core = ExecutorCore(self.ports, chosen(fusion))
+        self._core = ExecutorCore(self.ports, chosen(fusion), in_place=in_place)
 
     def run(
         self,

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.dtypes import VarKind, dtype_name
-from fluidlite.errors import FluidliteError, ProgramError
+from fluidlite.environment import seconds, setting
+from fluidlite.errors import ProgramError
 from fluidlite.ops.context import HostPort, ServerPort
 from fluidlite.protocol.messages import Declared, Use
 from fluidlite.runtime.scope import Scope
@@ -200,22 +201,18 @@ def _grpc_port(trainer: int, trainers: int) -> TrainerPort:
     from fluidlite.rpc.retry import Patience
 
     usual = Patience()
-    patience = replace(usual, connect=_seconds("FLUIDLITE_CONNECT_SECONDS", usual.connect))
+    patience = replace(usual, connect=connect_seconds(usual.connect))
     return grpc_port(trainer=trainer, trainers=trainers, job=job_id(), patience=patience)
 
 
-def _seconds(variable: str, default: float) -> float:
-    """A duration from the environment."""
-    text = os.environ.get(variable)
-    try:
-        return default if text is None else float(text)
-    except ValueError:
-        raise FluidliteError(f"the environment variable {variable} must be a number of seconds, not {text!r}") from None
+def connect_seconds(usual: float) -> float:
+    """How long a trainer waits for a server to come up. Raises SettingError."""
+    return seconds("FLUIDLITE_CONNECT_SECONDS", usual)
 
 
 def job_id() -> str:
     """What tells the processes of one job from those of another: ``FLUIDLITE_JOB``, set by the launcher."""
-    return os.environ.get("FLUIDLITE_JOB", "job")
+    return setting("FLUIDLITE_JOB") or "job"
 
 
 class _GrpcHost:
@@ -231,7 +228,7 @@ class _GrpcHost:
 
 def _publish(endpoint: str) -> None:
     """Write the real endpoint into the file that ``FLUIDLITE_ENDPOINT_FILE`` names: how a server at port 0 is found."""
-    path = os.environ.get("FLUIDLITE_ENDPOINT_FILE")
+    path = setting("FLUIDLITE_ENDPOINT_FILE")
     if path:
         unfinished = Path(f"{path}.{os.getpid()}")
         unfinished.write_text(endpoint, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A pserver or a trainer as a process of its own: ``python -m tests.pserver_process server|trainer ...``."""
+"""A pserver or a trainer as a process of its own: ``python -m tests.pserver_process server|async_server|trainer ...``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.pserver_program import pserver_program
 from tests.shared_data import REPO
 
 
-def server(trainers: int) -> None:
+def server(trainers: int, sync: bool) -> None:
     """Serve the program of tests/pserver_program.py; print the endpoint."""
-    host = Host(*pserver_program(trainers=trainers))
+    host = Host(*pserver_program(sync=sync, trainers=trainers))
     serve(make_service(host), "127.0.0.1:0", trainers=trainers, on_bound=lambda endpoint: print(endpoint, flush=True))
 
 
@@ -55,7 +55,7 @@ def started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    if sys.argv[1] == "server":
-        server(int(sys.argv[2]))
+    if sys.argv[1] != "trainer":
+        server(int(sys.argv[2]), sync=sys.argv[1] == "server")
     else:
         trainer(sys.argv[2], int(sys.argv[3]), sys.argv[4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.errors import FeedError, ShapeError
+from fluidlite.dtypes import exact_array
+from fluidlite.errors import DtypeError, FeedError, ShapeError
 from tests.frontend import fresh_programs
 from tests.golden_programs import Snippet
 from tests.shared_data import golden_json
@@ -166,3 +168,44 @@ def test_fractions_are_no_ids() -> None:
         with pytest.raises(FeedError, match=r"'ids'.*fractions in place of whole numbers"):
             feeder.feed([(1.5,), (2,)])
         assert feeder.feed([(1.0,), (2,)])["ids"].array.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("value", [[np.nan], [1.0, np.inf], np.array([np.nan, 1]), np.array([-np.inf], np.float32)])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+def test_no_number_is_no_whole_number_and_warns_of_nothing(value: Any, dtype: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DtypeError):
+            exact_array(value, dtype)
+
+
+def test_complex_numbers_do_not_lose_a_part() -> None:
+    for dtype in ("float32", "int64"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(DtypeError):
+                exact_array(np.array([1 + 2j]), dtype)
+    assert exact_array([1 + 2j], "complex64").dtype == np.complex64
+
+
+def test_nan_for_ids_is_a_feed_error_without_a_warning() -> None:
+    fluid.data("ids", [None, 1], "int64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(FeedError, match="the rows do not fit variable 'ids'"):
+            feeder("ids").feed([(np.nan,)])
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    fluid.data("x", [None, 2])
+    with pytest.raises(FeedError, match=r"'x' .*must be \[-1, 2\] \(-1: any\), but it is \[1, 3\]"):
+        feeder("x").feed([([1.0, 2.0, 3.0],)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"), [(None, "a batch is NoneType"), ([None], "row 0 is NoneType"), ([3], "row 0 is int")]
+)
+def test_what_holds_no_rows_is_refused(rows: Any, message: str) -> None:
+    fluid.data("x", [None, 2])
+    with pytest.raises(FeedError, match=message):
+        feeder("x").feed(rows)

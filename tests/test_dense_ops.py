@@ -168,7 +168,7 @@ def test_broadcast_shapes(x: tuple[int, ...], y: tuple[int, ...], axis: int, exp
         ((-1, -1, 4), (0, 0, 2, 2), (-1, -1, 2, 2)),
         ((2, -1), (-1,), (-1,)),
         ((0, 4), (-1, 2), (0, 2)),
-        ((0, 4), (0, 2, -1), (0, 2, 0)),
+        ((0, 4), (0, 2, -1), (0, 2, 2)),
     ],
 )
 def test_reshape_of_unknown_and_empty_dimensions(

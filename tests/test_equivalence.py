@@ -33,10 +33,18 @@ blocks = st.sampled_from([1, 4, 10**6])
 everything = st.sampled_from(sorted(OPTIMIZERS)).flatmap(models)
 
 
-def check_sync(make: Callable[..., Any], model: Model, servers: int, trainers: int, batch: int, block: int) -> None:
+def check_sync(
+    make: Callable[..., Any],
+    model: Model,
+    servers: int,
+    trainers: int,
+    batch: int,
+    block: int,
+    make_local: Callable[[Programs], Local] = Local,
+) -> None:
     """Trainers in sync mode train as a local run on their batches together."""
     programs = Programs(model.build)
-    local = Local(programs)
+    local = make_local(programs)
     with closing(make(programs, servers, trainers, block=block)) as cluster:
         for feeds in model.feeds(STEPS, trainers, batch):
             np.testing.assert_allclose(np.mean(cluster.step(feeds)), local.step(joined(feeds)), rtol=RTOL)

@@ -108,6 +108,14 @@ def test_a_layer_runs_where_its_inputs_still_have_their_values() -> None:
     assert types([MUL, overwrite, later, ADD]) == ["mul", "scale", "scale", "elementwise_add"]
 
 
+def test_lookups_keep_their_order_with_those_in_blocks() -> None:
+    """One in between that does not train finds the rows that exist by then."""
+    inside = "lookup_table(Ids=[c], W=[emb]) -> (Out=[z]) {is_test=true}"
+    run = "conditional_block(Cond=[label]) -> (Scope=[]) {sub_block=block(1), is_scalar_condition=true}"
+    ops = [FIRST, run, SECOND]
+    assert types(ops, blocks=f"block 1 parent=0\n  {inside}\n") == as_written(ops)
+
+
 def test_what_a_block_reads_stays() -> None:
     block = "block 1 parent=0\n  scale(X=[t0]) -> (Out=[z]) {scale=2.0}\n"
     run = "conditional_block(Cond=[label]) -> (Scope=[]) {sub_block=block(1), is_scalar_condition=true}"

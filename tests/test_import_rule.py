@@ -10,7 +10,7 @@ import networkx as nx
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fluidlite"
-BASE = {"errors", "dtypes"}
+BASE = {"errors", "dtypes", "environment"}
 FRONT_END = {
     "framework", "unique_name", "layers", "backward", "optimizer", "initializer", "regularizer", "clip", "param_attr",
     "layer_helper", "input", "nets", "data_feeder", "lod_tensor", "inference",
@@ -19,6 +19,7 @@ FRONT_END = {
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "dtypes": set(),
+    "environment": set(),
     "kernels": set(),
     "proto_gen": set(),
     "protocol": {"values", "proto_gen"},

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluidlite.errors import DtypeError, KernelError, OutOfRangeError, ShapeError
+import fluidlite as fluid
+from fluidlite.errors import DtypeError, KernelError, OutOfRangeError, SettingError, ShapeError
 from fluidlite.kernels import choice
 from fluidlite.kernels.in_numpy import cells as np_cells
 from fluidlite.kernels.in_numpy import ids as np_ids
@@ -61,8 +62,15 @@ def unaligned(whole: Any) -> Any:
 def test_the_choice_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choice._choose("auto") == ("c", "the extension is there")
     assert choice._choose("numpy") == ("numpy", "FLUIDLITE_KERNELS=numpy")
-    with pytest.raises(KernelError, match="'C', not auto, c or numpy"):
-        choice._choose("C")
+    for word, name in {"": "c", " C ": "c", "NumPy": "numpy"}.items():
+        monkeypatch.setenv("FLUIDLITE_KERNELS", word)
+        assert choice._chosen()[::2] == (name, None)
+    monkeypatch.setenv("FLUIDLITE_KERNELS", "fast")
+    name, reason, wrong = choice._chosen()
+    assert (name, reason) == ("numpy", str(wrong))
+    monkeypatch.setattr(choice, "_WRONG", wrong)
+    with pytest.raises(SettingError, match="FLUIDLITE_KERNELS must be one of auto, c, numpy, not 'fast'"):
+        fluid.Executor()
 
     def missing(name: str) -> None:
         raise ImportError(f"no {name}")
@@ -71,6 +79,9 @@ def test_the_choice_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> 
     assert choice._choose("auto") == ("numpy", "the extension cannot be imported: no fluidlite.kernels._c")
     with pytest.raises(KernelError, match="no fluidlite"):
         choice._choose("c")
+    monkeypatch.setenv("FLUIDLITE_KERNELS", "c")
+    name, reason, wrong = choice._chosen()
+    assert (name, type(wrong)) == ("numpy", KernelError)
 
 
 def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,12 @@ def test_c_equals_numpy(dtype: Any, shape: tuple[int, int], seed: int, turned: b
     with np.errstate(all="ignore"):
         same_bits(in_c.relu(x), in_numpy.relu(x))
         same_bits(in_c.relu_grad(x, d_out), in_numpy.relu_grad(x, d_out))
+        for dense in (in_c, in_numpy):
+            one, other = x.copy(order="K"), d_out.copy(order="K")
+            assert dense.relu_over(one) is one
+            assert dense.relu_grad_over(x, other) is other
+            same_bits(one, in_numpy.relu(x))
+            same_bits(other, in_numpy.relu_grad(x, d_out))
         for act in in_numpy.ACTS:
             one, other = x.copy(), x.copy()
             assert in_c.bias_act(one, bias, act) is one
@@ -114,6 +120,10 @@ FIXED.flags.writeable = False
         (ShapeError, "relu_grad", (X, X, FIXED)),
         (DtypeError, "relu_grad", (X, X, np.ones(6, np.float32))),
         (ShapeError, "relu_grad", (None, X, X)),
+        (ShapeError, "relu_grad_over", (X, np.ones(5))),
+        (ShapeError, "relu_grad_over", (X, X)),
+        (ShapeError, "relu_grad_over", (X, FIXED)),
+        (DtypeError, "relu_grad_over", (X, np.ones(6, np.float32))),
     ],
 )
 def test_the_extension_checks_its_arguments(error: Any, function: str, arguments: tuple[Any, ...]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.cluster import LocalCluster
-from fluidlite.errors import FeedError
+from fluidlite.errors import FeedError, ServerFailedError
 from fluidlite.runtime.ahead import LookAhead
 from tests.frontend import fresh_programs
 
@@ -144,6 +144,66 @@ def test_ids_that_ops_compute_from_the_feed_are_asked(job: dict[str, Any]) -> No
     seen = pulls(cluster)
     run(cluster, ONE, rows)
     assert seen == []
+
+
+def run_alone(cluster: LocalCluster, feed: dict[str, Any], fetch: Any) -> list[float]:
+    """`run`, but the trainer stays in the job after an error."""
+    (trainer,) = cluster.trainers
+    (value,) = trainer.run(feed, [fetch])
+    return (-value.reshape(-1, 2)[:, 0] / RATE).tolist()
+
+
+def fail_once(cluster: LocalCluster, verb: str) -> None:
+    """The next update, or request for rows, fails inside each server."""
+    for service in cluster.services.values():
+        store = service._store
+        works = getattr(store, verb)
+
+        def fail(*given: Any, store: Any = store, works: Any = works) -> Any:
+            setattr(store, verb, works)
+            raise ZeroDivisionError("division of rows")
+
+        setattr(store, verb, fail)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_run_whose_step_failed_is_named_by_the_next_one(job: dict[str, Any], ahead: bool) -> None:
+    rows = looked_up(fluid.data("ids", [None, 1], "int64"))
+    cluster = job["start"](rows)
+    assert run_alone(cluster, ONE, rows) == [0.0, 0.0]
+    assert not ahead or prefetch(cluster, ONE)
+    fail_once(cluster, "apply")
+    assert run_alone(cluster, ONE, rows) == [1.0, 1.0]
+    assert not ahead or prefetch(cluster, ONE)
+    with pytest.raises(ServerFailedError, match=r"step 1: commit at .*division of rows"):
+        run_alone(cluster, ONE, rows)
+    assert run_alone(cluster, ONE, rows) == [1.0, 1.0], "neither the failed step nor the one after it"
+    assert run_alone(cluster, ONE, rows) == [2.0, 2.0]
+
+
+def test_a_run_whose_step_failed_is_named_also_where_the_rows_ahead_fail(job: dict[str, Any]) -> None:
+    rows = looked_up(fluid.data("ids", [None, 1], "int64"))
+    cluster = job["start"](rows)
+    assert run_alone(cluster, ONE, rows) == [0.0, 0.0]
+    fail_once(cluster, "apply")
+    assert run_alone(cluster, ONE, rows) == [1.0, 1.0]
+    fail_once(cluster, "pull")
+    assert prefetch(cluster, ONE)
+    with pytest.raises(ServerFailedError, match="step 1: commit at "):
+        run_alone(cluster, ONE, rows)
+    assert run_alone(cluster, ONE, rows) == [1.0, 1.0]
+
+
+def test_rows_ahead_that_failed_fail_one_run(job: dict[str, Any]) -> None:
+    a, b = (looked_up(fluid.data(name, [None, 1], "int64"), name + "_rows") for name in ("a", "b"))
+    cluster = job["start"](fluid.layers.elementwise_add(a, b))
+    feed = dict.fromkeys(("a", "b"), ONE["ids"])
+    assert run_alone(cluster, feed, a) == [0.0, 0.0]
+    fail_once(cluster, "pull")
+    assert prefetch(cluster, feed)
+    with pytest.raises(ServerFailedError, match="division of rows"):
+        run_alone(cluster, feed, a)
+    assert [run_alone(cluster, feed, a) for _ in range(2)] == [[1.0, 1.0], [2.0, 2.0]]
 
 
 def test_only_the_first_level_of_lookups_is_asked(job: dict[str, Any]) -> None:

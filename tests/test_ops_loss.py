@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fluidlite as fluid
+from fluidlite.core import names
 from fluidlite.errors import OutOfRangeError, ProgramError, ShapeError
+from fluidlite.ops import registry
 from fluidlite.ops.auc import histograms, roc_auc
+from fluidlite.values.lod import LoDTensor
+from tests.frontend import fresh_programs
 from tests.op_harness import Bench, add_gradient, build
 
 # ---- labels
@@ -77,6 +82,120 @@ def test_columns_and_ranks_are_checked_at_build() -> None:
         build("cross_entropy", {"X": [matrix], "Label": [np.zeros(2, np.int64)]}, {})
     with pytest.raises(ProgramError, match="reduction 'max' is none of none, sum, mean, batchmean"):
         build("kldiv_loss", {"X": [matrix], "Target": [matrix]}, {"reduction": "max"})
+
+
+# ---- shapes that do not fit, seen when a program runs
+
+#: loss -> the inputs of its first case that must fit each other row by row
+ROW_BY_ROW = {
+    "bpr_loss": ("X", "Label"),
+    "cross_entropy": ("X", "Label"),
+    "cross_entropy2": ("X", "Label"),
+    "fused_sigmoid_cross_entropy_mean": ("X", "Label"),
+    "fused_softmax_cross_entropy": ("X", "Label"),
+    "hierarchical_sigmoid": ("X", "Label"),
+    "hinge_loss": ("Logits", "Labels"),
+    "huber_loss": ("X", "Y"),
+    "kldiv_loss": ("X", "Target"),
+    "linear_chain_crf": ("Emission", "Label"),
+    "log_loss": ("Predicted", "Labels"),
+    "margin_rank_loss": ("X1", "X2", "Label"),
+    "minus": ("X", "Y"),
+    "nce": ("Input", "Label"),
+    "rank_loss": ("Label", "Left", "Right"),
+    "sample_logits": ("Logits", "Labels"),
+    "sigmoid_cross_entropy_with_logits": ("X", "Label"),
+    "smooth_l1_loss": ("X", "Y"),
+    "softmax_with_cross_entropy": ("Logits", "Label"),
+    "teacher_student_sigmoid_loss": ("X", "Label"),
+}
+#: inputs of gradients that must fit the others, besides the labels
+UPSTREAM = ("Cost@GRAD", "Loss@GRAD", "Out@GRAD", "Y@GRAD")
+
+
+def misfits(array: Any) -> list[Any]:
+    """One row, a row less, a row more; for columns also two of them."""
+    shapes = [array[:1], array[:-1], np.concatenate([array, array[:1]])]
+    wide = [np.concatenate([array, array], axis=1)] if array.ndim == 2 and array.shape[1] == 1 else []
+    return [wrong for wrong in (*shapes, *wide) if wrong.shape != array.shape]
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in ROW_BY_ROW.items() for name in names])
+def test_inputs_of_another_shape_are_refused_and_not_broadcast(op: str, name: str) -> None:
+    case = registry.get(op).cases[0]
+    bench = build(op, {key: [value] for key, value in case.inputs.items()}, case.attrs)
+    given = case.inputs[name]
+    wrong = misfits(getattr(given, "array", given))
+    if op in ("nce", "sample_logits"):  # which take several labels of a row
+        wrong = [values for values in wrong if len(values) != len(given)]
+    assert wrong
+    for values in wrong:
+        fed = LoDTensor(values, given.lod) if isinstance(given, LoDTensor) else values
+        with pytest.raises(ShapeError, match=rf"(?s){op}.*{name}_0"):
+            bench.run({f"{name}_0": fed})
+
+
+def gradient_of(op: str) -> Bench:
+    """The gradient op of a loss alone, fed what its forward op takes and gives."""
+    op_def = registry.get(op)
+    case, make = op_def.cases[0], op_def.grad
+    assert make is not None
+    forward = build(op, {key: [value] for key, value in case.inputs.items()}, case.attrs)
+    env = forward.run()
+    values = {argument: env.read(argument) for argument in (*forward.feeds, *forward.op.output_arguments())}
+    values |= {names.grad(name): np.ones_like(values[name]) for name in forward.op.output_arguments()}
+    (made,) = make(forward.op)
+    attrs = {name: attr.value for name, attr in made.attrs.items()}
+    given = {name: [values[argument] for argument in found] for name, found in made.inputs.items()}
+    return build(made.type, {name: value for name, value in given.items() if value}, attrs)
+
+
+WITHOUT_LABELS = {"huber_loss", "linear_chain_crf", "minus", "sample_logits", "smooth_l1_loss"}
+
+
+@pytest.mark.parametrize("op", sorted(set(ROW_BY_ROW) - WITHOUT_LABELS))
+def test_gradients_of_losses_refuse_inputs_of_another_shape(op: str) -> None:
+    bench = gradient_of(op)
+    bench.run()
+    labels = {name for name in ROW_BY_ROW[op] if name in ("Label", "Labels", "Target")}
+    checked = [name for name in bench.op.inputs if name in labels or name in UPSTREAM]
+    assert checked
+    for name in checked:
+        for values in misfits(bench.feeds[f"{name}_0"])[:3]:
+            with pytest.raises(ShapeError, match=rf"op '{bench.op.type}': {name} '{name}_0' must have"):
+                bench.run({f"{name}_0": values})
+
+
+@pytest.mark.parametrize("op", ["huber_loss", "smooth_l1_loss"])
+def test_gradients_of_residuals_refuse_gradients_of_another_shape(op: str) -> None:
+    bench = gradient_of(op)
+    bench.run()
+    for values in misfits(bench.feeds["Out@GRAD_0"]):
+        with pytest.raises(ShapeError, match=rf"op '{op}_grad': Out@GRAD 'Out@GRAD_0' must have shape"):
+            bench.run({"Out@GRAD_0": values})
+
+
+def test_a_label_for_all_rows_is_refused_by_the_layer_fused_or_not() -> None:
+    with fresh_programs():
+        x, label = fluid.data("x", [None, 1]), fluid.data("label", [None, 1])
+        x.stop_gradient = False
+        loss = fluid.layers.mean(fluid.layers.sigmoid_cross_entropy_with_logits(x, label))
+        fluid.backward.append_backward(loss)
+        feed = {"x": np.zeros((4, 1), np.float32), "label": np.ones((1, 1), np.float32)}
+        for fusion in (True, False):
+            with pytest.raises(ShapeError, match=r"Label 'label' must have shape \[4, 1\] to fit X 'x', not \[1, 1\]"):
+                fluid.Executor(fusion=fusion).run(feed=feed, fetch_list=[loss])
+
+
+def test_weights_and_priors_of_another_shape_are_refused() -> None:
+    rows = np.ones((2, 3))
+    for name in ("InsideWeight", "OutsideWeight"):
+        bench = build("smooth_l1_loss", {"X": [rows], "Y": [rows], name: [rows]}, {})
+        with pytest.raises(ShapeError, match=rf"{name} '{name}_0' must have shape \[2, 3\]"):
+            bench.run({f"{name}_0": rows[:1]})
+    bench = build("label_smooth", {"X": [rows], "PriorDist": [rows[:1]]}, {"epsilon": 0.1})
+    with pytest.raises(ShapeError, match=r"PriorDist 'PriorDist_0' must have shape \[1, 3\]"):
+        bench.run({"PriorDist_0": rows[:1, :1]})
 
 
 # ---- dropout

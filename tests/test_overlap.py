@@ -311,6 +311,83 @@ def test_the_next_call_raises_what_went_wrong_and_names_the_step(transport: str,
             failing_calls(cluster, port)[call]()
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_step_after_one_that_failed_is_over(transport: str) -> None:
+    """It was computed for nothing, and must not travel with a later one."""
+    with FakeCluster(transport, sync=False) as cluster:
+        port = cluster.port()
+        cluster.push(port)
+        fail_once(cluster)
+        port.commit(cluster.endpoints)
+        port.stage(Gradient(cluster.endpoint, "w", np.full(3, 99.0)))
+        with pytest.raises(ServerFailedError, match="step 1: commit at"):
+            port.commit(cluster.endpoints)
+        port.commit(cluster.endpoints)
+        np.testing.assert_array_equal(cluster.pull(port), [-1.0] * 3)
+
+
+@pytest.mark.parametrize("call", ["pull", "commit", "complete"])
+def test_who_asked_for_the_reply_is_not_told_again(network: FakeCluster, call: str) -> None:
+    port = network.port()
+    network.push(port)
+    fail_once(network)
+    reply = port.commit([network.endpoint])
+    for _ in range(2):
+        with pytest.raises(ServerFailedError, match="step 1: commit at"):
+            assert reply.versions
+    failing_calls(network, port)[call]()
+
+
+def test_all_servers_that_refused_are_named(make: Make) -> None:
+    cluster = make(sync=False, servers=3)
+    port = cluster.port()
+    cluster.stores[0].poison = cluster.stores[2].poison = "division of rows"
+    port.commit(cluster.endpoints)
+    with pytest.raises(ServerFailedError, match=f"step 0: commit at pserver {cluster.endpoints[0]}") as caught:
+        cluster.pull(port, "b")
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"also: commit at pserver {cluster.endpoints[2]}: ")
+
+
+class Interrupted(Unreliable):
+    """A channel whose first wait for a commit's answer is interrupted."""
+
+    def commit(self, *step: Any) -> Any:
+        pending = self._channel.commit(*step)
+        if not self._replies:
+            return pending
+        self._replies -= 1
+        interrupts = iter([KeyboardInterrupt()])
+
+        def answer() -> Any:
+            for interrupt in interrupts:
+                raise interrupt
+            return pending()
+
+        return answer
+
+
+def test_an_interrupt_while_the_reply_is_waited_for_hides_no_failed_step(make: Make) -> None:
+    cluster = make(sync=False)
+    port = cluster.port(wrap=lambda channel: Interrupted(channel, replies=1))
+    cluster.store.poison = "division of rows"
+    port.commit(cluster.endpoints)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.pull(port, "b")
+    with pytest.raises(ServerFailedError, match="step 0: commit at"):
+        cluster.pull(port, "b")
+
+
+def test_an_end_that_was_interrupted_can_be_gone_on_with(make: Make) -> None:
+    cluster = make(sync=False)
+    port = cluster.port(wrap=lambda channel: Interrupted(channel, replies=1))
+    port.commit(cluster.endpoints)
+    with pytest.raises(KeyboardInterrupt):
+        port.complete()
+    port.complete()
+    assert cluster.ended()
+
+
 def test_what_went_wrong_is_logged_when_the_connection_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     with FakeCluster("inproc", sync=False) as cluster:
         port = cluster.port()
@@ -469,6 +546,107 @@ def test_a_wrong_request_ahead_is_refused_where_it_is_needed(make: Make) -> None
     cluster.pull(port, "b")
     with pytest.raises(RequestRefusedError, match="width 2, not 7"):
         port.pull([wrong])
+
+
+def test_a_failed_step_is_named_also_where_what_was_asked_ahead_fails(make: Make) -> None:
+    cluster = make(sync=False)
+    port = cluster.port()
+    push_rows(cluster, port, [1])
+    wrong = RowRequest(cluster.endpoint, "emb", np.array([1]), 7, "float64")
+    assert port.pull_ahead([wrong])
+    fail_once(cluster)
+    port.commit(cluster.endpoints)
+    with pytest.raises(ServerFailedError, match=r"step 1: commit at .*division of rows") as caught:
+        port.pull([wrong])
+    assert isinstance(caught.value.__context__, RequestRefusedError)
+    assert counts(port.pull([rows(cluster, [1])])[0]) == [1.0]
+
+
+def test_a_failed_step_is_raised_in_the_end_though_all_rows_were_there(make: Make) -> None:
+    cluster = make(sync=False)
+    port = cluster.port()
+    port.pull_ahead([rows(cluster, [1])])
+    fail_once(cluster)
+    port.commit(cluster.endpoints)
+    assert counts(port.pull([rows(cluster, [1])])[0]) == [0.0]
+    with pytest.raises(ServerFailedError, match="step 0: commit at"):
+        push_rows(cluster, port, [1])
+
+
+def test_what_was_asked_ahead_fails_once(make: Make) -> None:
+    """All that was asked of a server that failed then is asked again."""
+    cluster = make(sync=False)
+    port = cluster.port()
+    push_rows(cluster, port, [1])
+    pull = cluster.store.pull
+    asked = threading.Semaphore(0)
+
+    def fail(requests: Any) -> Any:
+        asked.release()
+        raise ZeroDivisionError("division of rows")
+
+    cluster.store.pull = fail  # type: ignore[method-assign]
+    batches = [[rows(cluster, [number]), rows(cluster, [number, 5])] for number in (1, 2)]
+    for batch in batches:
+        port.pull_ahead(batch)
+    assert asked.acquire(timeout=20)
+    with pytest.raises(ServerFailedError, match=r"pull at .*division of rows"):
+        port.pull(batches[0])
+    cluster.store.pull = pull  # type: ignore[method-assign]
+    found = [[counts(answer) for answer in port.pull(batch)] for batch in batches]
+    assert found == [[[1.0], [1.0, 0.0]], [[0.0], [0.0, 0.0]]]
+
+
+class Silent:
+    """A channel to a server that takes whatever is sent, and answers nothing: each answer is waited for ``seconds``."""
+
+    def __init__(self, channel: Any, clock: Any, seconds: float) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._seconds = seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def pull(self, *call: Any) -> Any:
+        return self._wait
+
+    commit = pull
+
+    def _wait(self) -> Any:
+        self._clock.sleep(self._seconds)
+        raise UnreachableError("silence")
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("seconds", "again", "whole"), [(0.0, 10.0, 10.0), (4.0, 13.5, 17.5), (20.0, 20.5, 40.5)])
+def test_an_error_says_how_long_was_tried(seconds: float, again: float, whole: float) -> None:
+    """The wait for the first answer counts; idle time before anybody waited does not."""
+    with FakeCluster("inproc", sync=False) as cluster:
+        clock = Clock()
+        patience = Patience(retry=10.0, backoff=0.5, backoff_max=0.5, clock=clock, sleep=clock.sleep)
+        port = cluster.port(wrap=lambda channel: Silent(channel, clock, seconds), patience=patience)
+        tried = f"no answer, tried again for {again:.1f} s, {whole:.1f} s in all: silence"
+        with pytest.raises(PeerLostError, match=f"pull at pserver {cluster.endpoint}: {tried}"):
+            cluster.pull(port)
+        port.pull_ahead([rows(cluster, [1])])
+        port.commit(cluster.endpoints)
+        clock.sleep(100.0)
+        with pytest.raises(PeerLostError, match="step 0: commit at pserver") as caught:
+            port.pull([rows(cluster, [1])])
+        assert tried in str(caught.value.__context__)
 
 
 def test_rows_come_while_the_trainer_does_something_else(network: FakeCluster) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.errors import FeedError, ReaderError
+from fluidlite.values.lod import LoDTensor
 from tests import reader_functions
 from tests.frontend import fresh_programs
 
@@ -93,6 +94,88 @@ def test_batches_that_do_not_fit_are_named(batch: Any, message: str) -> None:
     loader = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 2])], 4)
     loader.set_batch_generator(lambda: iter([batch]))
     with pytest.raises(FeedError, match=message):
+        next(loader())
+
+
+SETTERS = {
+    "set_batch_generator": (),
+    "set_sample_generator": (2,),
+    "set_sample_list_generator": (),
+}
+
+
+@pytest.mark.parametrize("setter", SETTERS)
+def test_only_what_can_be_called_is_a_generator(setter: str) -> None:
+    loader = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 2])], 4)
+    for wrong in (None, 3, [[1.0, 2.0]], iter([])):
+        with pytest.raises(ReaderError, match=f"needs a generator: a function .* not {type(wrong).__name__}"):
+            getattr(loader, setter)(wrong, *SETTERS[setter])
+    reader = fluid.io.PyReader([fluid.data("y", [None, 2])], 4)
+    with pytest.raises(ReaderError, match="needs a generator"):
+        reader.decorate_batch_generator(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setter", SETTERS)
+@pytest.mark.parametrize("wrong", [None, 3])
+def test_a_generator_that_returns_nothing_to_iterate(setter: str, wrong: Any) -> None:
+    loader = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 2])], 4)
+    getattr(loader, setter)(lambda: wrong, *SETTERS[setter])
+    with pytest.raises(FeedError, match=f"the generator returned {type(wrong).__name__}, .* did it mean to yield"):
+        next(loader())
+
+
+@pytest.mark.parametrize("setter", SETTERS)
+@pytest.mark.parametrize(
+    "wrong", [None, 3, object(), np.float32(1.0), np.array(1.0), [None], [[None, None]], "x", {1, 2}]
+)
+def test_a_generator_that_yields_what_is_no_batch(setter: str, wrong: Any) -> None:
+    loader = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 2])], 4)
+    getattr(loader, setter)(lambda: iter([wrong, wrong]), *SETTERS[setter])
+    with pytest.raises(FeedError):
+        next(loader())
+
+
+def test_an_error_of_the_generator_itself_stays_what_it_is() -> None:
+    def failing() -> Iterator[Any]:
+        yield [np.zeros((1, 2), np.float32)]
+        raise TypeError("its own")
+
+    feeds = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 2])], 4).set_batch_generator(failing)()
+    next(feeds)
+    with pytest.raises(TypeError, match=r"^its own$"):
+        next(feeds)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((2, 3), np.float32), r"shape of fed 'x' must be \[-1, 2\] \(-1: any\), but it is \[2, 3\]"),
+        (np.zeros(2, np.float32), r"shape of fed 'x' must be"),
+        (LoDTensor(np.zeros((2, 3), np.float32)), r"shape of fed 'x' must be"),
+        (LoDTensor(np.zeros((2, 2), np.int64)), "dtype of fed 'x' must be 'float32'"),
+        (LoDTensor(np.zeros((2, 2), np.float32), ((0, 3),)), "ends at 3 but there are 2"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_refused_by_the_loader(value: Any, message: str) -> None:
+    x = fluid.data("x", [None, 2])
+    loader = fluid.io.DataLoader.from_generator([x], 4).set_batch_generator(lambda: iter([[value]]))
+    with pytest.raises(FeedError, match=f"does not fit variable 'x': .*{message}"):
+        next(loader())
+
+
+def test_a_batch_without_the_sequences_of_its_variable_is_refused_by_the_loader() -> None:
+    words = fluid.data("words", [None, 1], "int64", lod_level=1)
+    loader = fluid.io.DataLoader.from_generator([words], 4).set_batch_generator(
+        lambda: iter([[np.zeros((2, 1), np.int64)]])
+    )
+    with pytest.raises(FeedError, match="'words' has lod_level 1 but the fed value has 0 levels"):
+        next(loader())
+
+
+def test_samples_that_do_not_fit_are_refused_by_the_loader() -> None:
+    loader = fluid.io.DataLoader.from_generator([fluid.data("x", [None, 2])], 4)
+    loader.set_sample_generator(lambda: iter([([1.0, 2.0, 3.0],)] * 2), 2)
+    with pytest.raises(FeedError, match=r"shape of fed 'x' must be \[-1, 2\]"):
         next(loader())
 
 

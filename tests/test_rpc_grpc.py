@@ -77,6 +77,18 @@ def test_serve_tells_the_real_port_and_returns_when_the_service_ends() -> None:
     assert int(port) > 0
 
 
+def test_serve_leaves_no_server_behind_when_nobody_can_be_told_its_port() -> None:
+    bound: list[str] = []
+
+    def fail(endpoint: str) -> None:
+        bound.append(endpoint)
+        raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(BrokenPipeError):
+        serve(quiet(), "127.0.0.1:0", trainers=1, on_bound=fail)
+    GrpcServer(quiet(), bound[0], trainers=1, bind_within=0.0).close()
+
+
 def test_H02_a_trainer_waits_for_a_server_that_is_not_up_yet(caplog: pytest.LogCaptureFixture) -> None:
     probe = GrpcServer(quiet(), "127.0.0.1:0", trainers=1)
     probe.close()
@@ -181,6 +193,30 @@ def test_a_closed_port_raises_at_once(cluster: FakeCluster) -> None:
     port.close()
     with pytest.raises(PeerLostError, match="closed"):
         cluster.pull(port)
+
+
+@pytest.mark.parametrize("met", [0, 1])
+def test_a_closed_port_opens_no_connection(met: int) -> None:
+    with FakeCluster("grpc", servers=2) as cluster:
+        port = cluster.port()
+        for endpoint in cluster.endpoints[:met]:
+            port.pull([DenseRequest(endpoint, "w")])
+        port.close()
+        registered: list[object] = []
+        cluster.services[1].register = registered.append  # type: ignore[assignment]
+        with pytest.raises(PeerLostError, match="closed"):
+            port.pull([DenseRequest(cluster.endpoints[1], "w")])
+        assert not registered
+
+
+def test_a_closed_port_wakes_who_waits_at_a_barrier(cluster: FakeCluster) -> None:
+    port = cluster.port()
+    waiting = cluster.run(lambda: port.barrier([cluster.endpoint]))
+    while cluster.services[0]._gate.missing((0, 1)) != (1,):
+        assert not waiting.done()
+    port.close()
+    with pytest.raises(PeerLostError, match=f"barrier at pserver {cluster.endpoint}"):
+        waiting.result(20)
 
 
 def test_an_endpoint_that_is_no_pserver_is_an_error_at_once() -> None:

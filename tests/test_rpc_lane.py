@@ -118,6 +118,25 @@ def test_an_interrupt_while_waiting_leaves_no_answer_behind(
     assert channel._pulls._stream is not before
 
 
+@pytest.mark.parametrize("call", ["send", "flush"])
+def test_an_interrupt_while_sending_leaves_no_half_request_behind(
+    channel: GrpcChannel, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    ask(channel, "w")()
+    stream = channel._pulls._stream
+    assert stream is not None
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stream._pipe, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ask(channel, "w")
+    monkeypatch.undo()
+    np.testing.assert_array_equal(ask(channel, "v")().values[0], [1.0] * 2)
+    assert channel._pulls._stream is not stream
+
+
 def test_after_a_refusal_the_next_request_opens_another_stream(channel: GrpcChannel) -> None:
     refused, behind = ask(channel, "nothing"), ask(channel, "v")
     with pytest.raises(RequestRefusedError, match="unknown variable 'nothing'"):
@@ -236,6 +255,25 @@ def test_close_wakes_who_waits_and_leaves_no_thread(cluster: FakeCluster) -> Non
     for thread in started:
         thread.join(20)
     assert not [thread for thread in started if thread.is_alive()]
+
+
+@pytest.mark.parametrize("end", ["stream", "channel"])
+def test_signs_of_life_end_with_their_stream(cluster: FakeCluster, end: str) -> None:
+    """However long the next one is to wait."""
+    channel = connected(cluster, PATIENCE)
+    heard = threading.Event()
+    beat = cluster.services[0].heartbeat
+    cluster.services[0].heartbeat = lambda who: (beat(who), heard.set())[0]  # type: ignore[method-assign, func-returns-value]
+    before = set(threading.enumerate())
+    channel.show_life(ME, 1e6)
+    assert heard.wait(20)
+    started = [thread for thread in set(threading.enumerate()) - before if not is_pooled(thread)]
+    assert started
+    (channel._life.cancel if end == "stream" else channel.close)()
+    for thread in started:
+        thread.join(20)
+        assert not thread.is_alive()
+    channel.close()
 
 
 def is_pooled(thread: threading.Thread) -> bool:

@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,8 +14,8 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from fluidlite.errors import PeerLostError
-from fluidlite.protocol.messages import DenseRequest, Gradient
+from fluidlite.errors import PeerLostError, RemoteError
+from fluidlite.protocol.messages import DenseRequest, Gradient, RowRequest
 from fluidlite.rpc.client import grpc_port
 from fluidlite.rpc.port import TrainerPort
 from fluidlite.rpc.retry import Patience
@@ -95,6 +96,77 @@ def test_H16_a_server_killed_in_mid_step_is_a_lost_peer_within_seconds(stack: Ex
     with pytest.raises(PeerLostError, match=f"pull at pserver {endpoint}: no answer"):
         port.pull([DenseRequest(endpoint, "w")])
     port.complete()
+
+
+def test_a_server_killed_in_mid_step_leaves_nothing_running_in_the_trainer(stack: ExitStack) -> None:
+    before = set(threading.enumerate())
+    process, endpoint = stack.enter_context(started("server", 2))
+    port = make_port(stack, 0)
+    port.pull([DenseRequest(endpoint, "w")])
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(push, port, endpoint, 1.0)
+        process.send_signal(signal.SIGKILL)
+        with pytest.raises(PeerLostError, match=rf"step 0: commit at pserver {endpoint}: no answer, .* in all"):
+            step.result(20)
+        pool.submit(port.close).result(20)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_close_while_a_step_waits_for_a_server_that_was_killed_or_stands_still_wakes_it(stack: ExitStack) -> None:
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        process, endpoint = stack.enter_context(started("server", 2))
+        port = grpc_port(trainer=0, patience=Patience(retry=600.0, keepalive=600.0))
+        port.pull([DenseRequest(endpoint, "w")])
+        with ThreadPoolExecutor() as pool:
+            step = pool.submit(push, port, endpoint, 1.0)
+            process.send_signal(number)
+            pool.submit(port.close).result(20)
+            with pytest.raises(PeerLostError, match=f"step 0: commit at pserver {endpoint}: "):
+                step.result(20)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_killed_server_is_an_error_that_names_the_late_step(stack: ExitStack, ahead: bool) -> None:
+    process, endpoint = stack.enter_context(started("async_server", 1))
+    port = make_port(stack, 0)
+    rows = RowRequest(endpoint, "emb", np.array([1]), 2, "float64")
+    port.pull([DenseRequest(endpoint, "w"), rows])
+    process.send_signal(signal.SIGSTOP)
+    assert not ahead or port.pull_ahead([rows])
+    port.stage(Gradient(endpoint, "w@GRAD", np.ones(3)))
+    port.commit([endpoint])
+    process.send_signal(signal.SIGKILL)
+    with pytest.raises(PeerLostError, match=f"step 0: commit at pserver {endpoint}: no answer"):
+        port.pull([rows])
+    with pytest.raises(PeerLostError, match=f"pull at pserver {endpoint}: no answer"):
+        port.pull([rows])
+
+
+WRONG = {
+    "shape": ("w@GRAD", np.ones(5), None),
+    "dtype": ("w@GRAD", np.ones(3, np.int64), None),
+    "width": ("emb@GRAD", np.ones((1, 3)), np.array([1])),
+    "name": ("v@GRAD", np.ones(3), None),
+    "rows": ("v.block0@GRAD", np.ones((1, 2)), np.array([99])),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_commit_that_is_refused_late_is_raised_by_the_next_call_and_names_the_step(
+    stack: ExitStack, wrong: str
+) -> None:
+    _, endpoint = stack.enter_context(started("async_server", 1))
+    port = make_port(stack, 0)
+    assert push(port, endpoint, 1.0) == 1
+    name, value, ids = WRONG[wrong]
+    port.stage(Gradient(endpoint, name, value, ids))
+    port.commit([endpoint])
+    with pytest.raises(RemoteError, match=f"step 1: commit at pserver {endpoint}: .*{name}"):
+        port.pull([DenseRequest(endpoint, "w")])
+    np.testing.assert_array_equal(port.pull([DenseRequest(endpoint, "w")])[0], [-1.0] * 3)
+    assert push(port, endpoint, 1.0) >= 2
 
 
 def test_a_trainer_that_outlives_its_server_can_end(stack: ExitStack) -> None:

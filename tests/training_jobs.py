@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -23,6 +26,13 @@ from fluidlite.values.sparse_table import SparseTable, TableColumn
 Feed = Mapping[str, Any]
 #: name -> array, or for what is held by row: id -> row
 State = dict[str, Any]
+
+
+@contextmanager
+def fused_by(*passes: str) -> Iterator[None]:
+    """Executors made inside the ``with`` run these fusion passes; none when none is named."""
+    with mock.patch.dict(os.environ, FLUIDLITE_FUSION=",".join(passes) or "0"):
+        yield
 
 
 class Programs:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 
@@ -38,11 +39,15 @@ __all__ = [
 
 
 class _Defaults:
-    """The programs that layers append to."""
+    """The programs that layers append to, made when they are first asked for."""
 
-    def __init__(self) -> None:
-        self.main = Program()
-        self.startup = Program()
+    @cached_property
+    def main(self) -> Program:
+        return Program()
+
+    @cached_property
+    def startup(self) -> Program:
+        return Program()
 
 
 _defaults = _Defaults()

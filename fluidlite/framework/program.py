@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fluidlite.core import edit, ir, text
 from fluidlite.dtypes import VarKind, dtype_name
+from fluidlite.environment import whole_number
 from fluidlite.errors import ProgramError
 from fluidlite.framework.state import role_attrs, state, user_line
 from fluidlite.inference import strip_training
@@ -381,7 +381,7 @@ class Program:
     copy, print, write and read it."""
 
     def __init__(self, desc: ir.Program | None = None) -> None:
-        self.desc = desc if desc is not None else ir.Program(random_seed=_launch_seed())
+        self.desc = desc if desc is not None else ir.Program(random_seed=launch_seed())
         self._blocks: list[Block] = []
         self._current = 0
         #: what `DistributeTranspiler.transpile` found out (a `transpiler.plan.Distribution`); None before
@@ -483,12 +483,9 @@ def _to_bytes(desc: ir.Program) -> bytes:
 setattr(ir.Program, "serialize_to_string", _to_bytes)  # noqa: B010
 
 
-def _launch_seed() -> int:
-    """The seed of new programs: what ``fluidlite launch --seed`` was given, else 0."""
-    text = os.environ.get("FLUIDLITE_SEED", "0")
-    if not text.isdecimal():
-        raise ProgramError(f"the environment variable FLUIDLITE_SEED must be a whole number, not {text!r}")
-    return int(text)
+def launch_seed() -> int:
+    """The seed of new programs: what ``fluidlite launch --seed`` was given, else 0. Raises SettingError."""
+    return whole_number("FLUIDLITE_SEED", 0)
 
 
 def name_of(var: VarOrName) -> str:

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from fluidlite.core import dataflow, edit, names
 from fluidlite.core.ir import Attr, Operator, Program, Variable
+from fluidlite.errors import ProgramError
 from fluidlite.ops import registry
+from fluidlite.ops.registry import OpDef
 
 #: how many of the places in the user's script that a fused op comes from its origin names
 _PLACES: Final = 3
@@ -28,6 +30,10 @@ class Node:
     #: it acts on the world outside; those that only ask servers (``pulls``) need no order among themselves
     visible: bool
     pulls: bool
+    #: it runs sub-blocks
+    blocks: bool
+    #: it has the arguments that its record asks for, all declared: patterns look at no others
+    sound: bool
 
 
 @dataclass(slots=True)
@@ -57,19 +63,19 @@ class Graph:
             self._add(self._node(op, place))
 
     def nodes(self, *types: str) -> list[Node]:
-        """The ops of some types, in order."""
-        found = (node for node in self._nodes.values() if node.op.type in types)
+        """The sound ops of some types, in order."""
+        found = (node for node in self._nodes.values() if node.op.type in types and node.sound)
         return sorted(found, key=lambda node: node.place)
 
     def readers(self, name: str, *types: str) -> list[Node]:
-        """The ops that read a variable, of any type or of some types, in order."""
-        found = [node for node in self._readers.get(name, ()) if not types or node.op.type in types]
+        """The ops that read a variable, in order: all, or the sound ones of some types."""
+        found = [node for node in self._readers.get(name, ()) if not types or (node.op.type in types and node.sound)]
         return sorted(found, key=lambda node: node.place)
 
     def writer(self, name: str) -> Node | None:
-        """The op that writes a variable, if it is the only one."""
+        """The op that writes a variable, if it is the only one, and sound."""
         writers = self._writers.get(name, [])
-        return writers[0] if len(writers) == 1 else None
+        return writers[0] if len(writers) == 1 and writers[0].sound else None
 
     def var(self, name: str) -> Variable | None:
         """The declaration of a variable of block 0."""
@@ -227,7 +233,24 @@ class Graph:
         effects = dataflow.effects(op, registry.find, self.program.blocks)
         op_def = registry.find(op.type)
         pulls = op_def is not None and op_def.pull is not None
-        return Node(op, place, frozenset(effects.reads), frozenset(effects.writes), effects.visible, pulls)
+        reads, writes = frozenset(effects.reads), frozenset(effects.writes)
+        blocks = any(dataflow.sub_blocks(attr) for attr in op.attrs.values())
+        return Node(op, place, reads, writes, effects.visible, pulls, blocks, self._is_sound(op, op_def))
+
+    def _is_sound(self, op: Operator, op_def: OpDef | None) -> bool:
+        """Whether an op is one that a pattern may take apart; others are the compiler's to run or to refuse."""
+        if op_def is None or any(self.var(name) is None for name in (*op.input_arguments(), *op.output_arguments())):
+            return False
+        needed = [op.inputs.get(arg.name) for arg in op_def.inputs if not arg.optional]
+        given = [op.outputs.get(arg.name) for arg in op_def.outputs]
+        # of gradients any one will do, of what other ops give the first is there
+        if not all(needed) or not (any(given) if _is_gradient(op_def) else all(given[:1])):
+            return False
+        try:
+            registry.check_arguments(op_def, op)
+        except ProgramError:
+            return False
+        return True
 
     def _add(self, node: Node) -> None:
         self._nodes[id(node)] = node
@@ -257,6 +280,10 @@ def make_op(
     )
     registry.check_arguments(op_def, op)
     return op
+
+
+def _is_gradient(op_def: OpDef) -> bool:
+    return all(arg.name.endswith("@GRAD") for arg in op_def.outputs)
 
 
 def own_attrs(op: Operator) -> dict[str, Attr]:

@@ -19,9 +19,19 @@ from fluidlite.kernels import dense
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import grads_like_forward, like
+from fluidlite.ops.overwrites import in_gradient, in_input
 from fluidlite.ops.registry import AttrSpec, Case, bool_attr, float_attr, kwarg, register
 from fluidlite.ops.rows import over_rows
-from fluidlite.ops.special import erf, gated, sigmoid, sign, softplus
+from fluidlite.ops.special import (
+    erf,
+    gated,
+    sigmoid,
+    sigmoid_grad,
+    sigmoid_grad_over,
+    sigmoid_over,
+    sign,
+    softplus,
+)
 
 _X: Final = np.array([[-1.5, 0.25, -0.125], [0.75, 2.0, 1.25]])
 
@@ -43,6 +53,9 @@ class Activation:
     smooth_at: Array = field(default_factory=lambda: _X)
     #: X may be SelectedRows
     rows: bool = False
+    #: ``forward`` of floats in their own memory, and ``backward`` of (Out, Out@GRAD), alike, in that of Out@GRAD
+    forward_over: Callable[[Array], Array] | None = None
+    backward_over: Callable[[Array, Array], Array] | None = None
 
     @property
     def needs(self) -> list[str]:
@@ -112,13 +125,23 @@ _POSITIVE: Final = np.abs(_X)
 _LN2: Final = math.log(2.0)
 
 ACTIVATIONS: Final[tuple[Activation, ...]] = (
-    Activation("relu", "Out = max(X, 0).", relu, relu_grad, ([-1.5, 2.0], [0.0, 2.0])),
+    Activation(
+        "relu",
+        "Out = max(X, 0).",
+        relu,
+        relu_grad,
+        ([-1.5, 2.0], [0.0, 2.0]),
+        forward_over=dense.relu_over,
+        backward_over=dense.relu_grad_over,
+    ),
     Activation(
         "sigmoid",
         "Out = 1 / (1 + e^-X).",
         lambda _, X: sigmoid(X),
-        lambda _, Out, Out_GRAD: Out_GRAD * Out * (1 - Out),
+        lambda _, Out, Out_GRAD: sigmoid_grad(Out, Out_GRAD),
         ([0.0, math.log(3.0)], [0.5, 0.75]),
+        forward_over=sigmoid_over,
+        backward_over=sigmoid_grad_over,
     ),
     Activation(
         "tanh",
@@ -126,6 +149,7 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         lambda _, X: np.tanh(X),
         lambda _, Out, Out_GRAD: Out_GRAD * (1 - Out * Out),
         ([0.0, math.log(2.0)], [0.0, 0.6]),
+        forward_over=lambda x: np.tanh(x, out=x),
     ),
     Activation(
         "exp",
@@ -344,6 +368,7 @@ def _register(activation: Activation) -> None:
         grad=maker(activation.needs, ["X@GRAD"]),
         share_lod="X",
         sparse=("X",) if activation.rows else (),
+        overwrites=in_input(activation.forward, activation.forward_over),
         cases=(
             Case({"X": source}, {}, {"Out": result}),
             Case({"X": activation.smooth_at}, check_grad=("X",)),
@@ -359,6 +384,7 @@ def _register(activation: Activation) -> None:
         infer=grads_like_forward,
         kernel=activation.backward,
         share_lod="Out@GRAD",
+        overwrites=in_gradient(activation.backward, activation.backward_over),
     )
 
 

@@ -9,6 +9,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward, like
 from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register
+from fluidlite.ops.shapes import check_same
 
 _ATTRS = {
     "normalize": bool_attr(default=False, doc="divide by the number of elements that are not ignored"),
@@ -31,6 +32,7 @@ def softplus_of_negative_abs(x: Array) -> Array:
 def sigmoid_cross_entropy_with_logits(
     ctx: KernelContext, X: Array, Label: Array, *, normalize: bool, ignore_index: int
 ) -> Array:
+    check_same(ctx, "X", X, Label=Label)
     loss = np.maximum(X, 0) - X * Label + softplus_of_negative_abs(X)
     return _counted(loss, Label, normalize, ignore_index)
 
@@ -38,6 +40,7 @@ def sigmoid_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits_grad(
     ctx: KernelContext, X: Array, Label: Array, Out_GRAD: Array, *, normalize: bool, ignore_index: int
 ) -> Array:
+    check_same(ctx, "X", X, Label=Label, Out_GRAD=Out_GRAD)
     return _counted((stable_sigmoid(X) - Label) * Out_GRAD, Label, normalize, ignore_index)
 
 
@@ -48,11 +51,13 @@ def _counted(values: Array, label: Array, normalize: bool, ignore_index: int) ->
 
 
 def log_loss(ctx: KernelContext, Predicted: Array, Labels: Array, *, epsilon: float) -> Array:
+    check_same(ctx, "Predicted", Predicted, Labels=Labels)
     out: Array = -Labels * np.log(Predicted + epsilon) - (1 - Labels) * np.log(1 - Predicted + epsilon)
     return out
 
 
 def log_loss_grad(ctx: KernelContext, Predicted: Array, Labels: Array, Loss_GRAD: Array, *, epsilon: float) -> Array:
+    check_same(ctx, "Predicted", Predicted, Labels=Labels, Loss_GRAD=Loss_GRAD)
     return Loss_GRAD * ((1 - Labels) / (1 - Predicted + epsilon) - Labels / (Predicted + epsilon))
 
 

@@ -10,7 +10,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.ids import argument
 from fluidlite.ops.infer import InferContext, grads_like_forward, like
-from fluidlite.ops.registry import Case, float_attr, register
+from fluidlite.ops.registry import Case, Overwrite, float_attr, register
 from fluidlite.ops.rows import over_rows
 from fluidlite.values.selected_rows import SelectedRows
 
@@ -32,6 +32,12 @@ def clip(ctx: KernelContext, X: Array, Min: Array | None, Max: Array | None, *, 
     low, high = _limits(X, Min, Max, min, max)
     _check_limits(argument(ctx, "X"), float(low), float(high))
     return np.asarray(np.clip(X, low, high))
+
+
+def clip_over(ctx: KernelContext, X: Array, Min: Array | None, Max: Array | None, *, min: float, max: float) -> Array:
+    low, high = _limits(X, Min, Max, min, max)
+    _check_limits(argument(ctx, "X"), float(low), float(high))
+    return np.clip(X, low, high, out=X)
 
 
 def clip_grad(
@@ -71,6 +77,7 @@ register(
     attrs=_LIMITS,
     infer=_infer_clip,
     kernel=over_rows(clip, merge=True),
+    overwrites=(Overwrite("X", clip_over),),
     grad=maker(["X", "Min", "Max", "Out@GRAD"], ["X@GRAD"]),
     share_lod="X",
     sparse=("X",),

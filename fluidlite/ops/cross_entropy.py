@@ -10,6 +10,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register
+from fluidlite.ops.shapes import check_labels, check_same
 
 #: what Fluid puts in place of log(0) = -inf, and its negative: the loss of a class of probability 0
 _HUGE = 1e20
@@ -47,6 +48,7 @@ def negative_log(x: Array) -> Array:
 
 
 def cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, soft_label: bool, ignore_index: int) -> Array:
+    check_labels(ctx, "X", X, "Label", Label, soft=soft_label)
     if soft_label:
         out: Array = (Label * negative_log(X)).sum(axis=-1, keepdims=True)
         return out
@@ -57,6 +59,8 @@ def cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, soft_label: boo
 def cross_entropy_grad(
     ctx: KernelContext, X: Array, Label: Array, Y_GRAD: Array, *, soft_label: bool, ignore_index: int
 ) -> Array:
+    check_labels(ctx, "X", X, "Label", Label, soft=soft_label)
+    check_labels(ctx, "X", X, "Y@GRAD", Y_GRAD)
     if soft_label:
         return -Y_GRAD * Label / X
     labels, slope, _ = label_slopes(ctx, X, Label, Y_GRAD, ignore_index)
@@ -80,6 +84,7 @@ def _slope(upstream: Array, match: Array, counted: Array) -> Array:
 
 
 def cross_entropy2(ctx: KernelContext, X: Array, Label: Array, *, ignore_index: int) -> dict[str, Array]:
+    check_labels(ctx, "X", X, "Label", Label)
     _, match, counted = picked(ctx, X, Label, ignore_index)
     shape = (*X.shape[:-1], 1)
     return {
@@ -92,6 +97,7 @@ def cross_entropy2(ctx: KernelContext, X: Array, Label: Array, *, ignore_index: 
 def cross_entropy_grad2(
     ctx: KernelContext, Label: Array, MatchX: Array, XShape: Array, Y_GRAD: Array, *, ignore_index: int
 ) -> Array:
+    check_same(ctx, "MatchX", MatchX, Label=Label, Y_GRAD=Y_GRAD)
     labels = Label.reshape(-1)
     counted = labels != ignore_index
     slope = _slope(Y_GRAD, MatchX.reshape(-1), counted)

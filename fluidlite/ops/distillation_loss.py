@@ -11,6 +11,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward, like
 from fluidlite.ops.registry import Case, float_attr, register, string_attr
+from fluidlite.ops.shapes import check_same, check_shape
 
 _BOUNDS = {
     "soft_max_up_bound": float_attr(15.0, "the gradient is 0 where X reaches it"),
@@ -30,6 +31,7 @@ def _click_and_teacher(label: Array) -> tuple[Array, Array, Array]:
 
 
 def teacher_student_sigmoid_loss(ctx: KernelContext, X: Array, Label: Array) -> Array:
+    check_same(ctx, "X", X, Label=Label)
     clicked, teacher, taught = _click_and_teacher(Label)
     soft = np.maximum(X, 0) + softplus_of_negative_abs(X)
     out: Array = (soft - X * clicked + np.where(taught, soft - X * teacher, 0)).astype(X.dtype)
@@ -39,6 +41,7 @@ def teacher_student_sigmoid_loss(ctx: KernelContext, X: Array, Label: Array) -> 
 def teacher_student_sigmoid_loss_grad(
     ctx: KernelContext, X: Array, Label: Array, Y_GRAD: Array, *, soft_max_up_bound: float, soft_max_lower_bound: float
 ) -> Array:
+    check_same(ctx, "X", X, Label=Label, Y_GRAD=Y_GRAD)
     clicked, teacher, taught = _click_and_teacher(Label)
     predicted = stable_sigmoid(X)
     slope = predicted - clicked + np.where(taught, predicted - teacher, 0)
@@ -47,6 +50,7 @@ def teacher_student_sigmoid_loss_grad(
 
 
 def kldiv_loss(ctx: KernelContext, X: Array, Target: Array, *, reduction: str) -> Array:
+    check_same(ctx, "X", X, Target=Target)
     positive = Target > 0
     terms = np.where(positive, Target * (np.log(np.where(positive, Target, 1)) - X), 0).astype(X.dtype)
     if reduction == "none":
@@ -56,6 +60,8 @@ def kldiv_loss(ctx: KernelContext, X: Array, Target: Array, *, reduction: str) -
 
 
 def kldiv_loss_grad(ctx: KernelContext, X: Array, Target: Array, Loss_GRAD: Array, *, reduction: str) -> Array:
+    check_same(ctx, "X", X, Target=Target)
+    check_shape(ctx, "Loss@GRAD", Loss_GRAD, X.shape if reduction == "none" else (1,), "X")
     slope = np.where(Target > 0, -Target, 0).astype(X.dtype)
     out: Array = slope * Loss_GRAD / X.dtype.type(_divisor(X, reduction))
     return out
@@ -66,6 +72,8 @@ def _divisor(x: Array, reduction: str) -> int:
 
 
 def label_smooth(ctx: KernelContext, X: Array, PriorDist: Array | None, *, epsilon: float) -> Array:
+    if PriorDist is not None and PriorDist.size != X.shape[-1]:
+        check_shape(ctx, "PriorDist", PriorDist, (1, X.shape[-1]), "X")
     prior = 1 / X.shape[-1] if PriorDist is None else PriorDist.reshape(-1)
     return ((1 - epsilon) * X + epsilon * prior).astype(X.dtype)
 

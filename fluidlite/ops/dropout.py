@@ -11,7 +11,7 @@ from fluidlite.errors import ProgramError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext
-from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register, string_attr
+from fluidlite.ops.registry import Case, Overwrite, bool_attr, float_attr, int_attr, register, string_attr
 from fluidlite.values.minstd import MinStd
 
 _UPSCALE = "upscale_in_train"
@@ -49,6 +49,17 @@ def dropout_grad(
     ctx: KernelContext, Mask: Array, Out_GRAD: Array, *, dropout_prob: float, dropout_implementation: str
 ) -> Array:
     return Out_GRAD * Mask * _scale(dropout_prob, dropout_implementation == _UPSCALE)
+
+
+def dropout_grad_over(
+    ctx: KernelContext, Mask: Array, Out_GRAD: Array, *, dropout_prob: float, dropout_implementation: str
+) -> Array:
+    upscale = dropout_implementation == _UPSCALE
+    if Out_GRAD.dtype.kind != "f" or Mask.shape != Out_GRAD.shape:
+        return Out_GRAD * Mask * _scale(dropout_prob, upscale)
+    Out_GRAD *= Mask
+    Out_GRAD *= _scale(dropout_prob, upscale)
+    return Out_GRAD
 
 
 def _scale(dropout_prob: float, upscale: bool) -> float:
@@ -111,5 +122,6 @@ register(
     attrs=_ATTRS,
     infer=_infer_grad,
     kernel=dropout_grad,
+    overwrites=(Overwrite("Out@GRAD", dropout_grad_over),),
     share_lod="Mask",
 )

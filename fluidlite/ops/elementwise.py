@@ -20,8 +20,9 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.elementwise_mul_grad_grad import make_mul_grad_grad
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import grads_like_forward
-from fluidlite.ops.registry import Case, Kernel, int_attr, register, string_attr
+from fluidlite.ops.registry import Case, Kernel, Overwrite, int_attr, register, string_attr
 from fluidlite.ops.scale import scale_op
+from fluidlite.ops.shapes import check_same
 from fluidlite.values.selected_rows import SelectedRows
 
 _ATTRS: Final = {
@@ -44,6 +45,8 @@ class Elementwise:
     example: tuple[Any, Any, Any]
     d_x: Derivative | None = None
     d_y: Derivative | None = None
+    #: numpy's function for ``formula``, which can write to an operand
+    ufunc: np.ufunc | None = None
 
     @property
     def type(self) -> str:
@@ -92,6 +95,7 @@ ELEMENTWISE: Final = (
         ([1.5, -2.0], [4.0, 0.5], [5.5, -1.5]),
         lambda _x, _y, out_grad: out_grad,
         lambda _x, _y, out_grad: out_grad,
+        np.add,
     ),
     Elementwise(
         "sub",
@@ -100,6 +104,7 @@ ELEMENTWISE: Final = (
         ([1.5, -2.0], [4.0, 0.5], [-2.5, -2.5]),
         lambda _x, _y, out_grad: out_grad,
         lambda _x, _y, out_grad: -out_grad,
+        np.subtract,
     ),
     Elementwise(
         "mul",
@@ -108,6 +113,7 @@ ELEMENTWISE: Final = (
         ([1.5, -2.0], [4.0, 0.5], [6.0, -1.0]),
         lambda _x, y, out_grad: out_grad * y,
         lambda x, _y, out_grad: out_grad * x,
+        np.multiply,
     ),
     Elementwise(
         "div",
@@ -165,6 +171,28 @@ def _kernel(formula: Formula) -> Kernel:
     return forward
 
 
+def _overwrites(spec: Elementwise) -> tuple[Overwrite, ...]:
+    """In X or in Y, when the result has its shape."""
+    ufunc, formula = spec.ufunc, spec.formula
+    if ufunc is None:
+        return ()
+
+    def in_x(ctx: KernelContext, X: Array, Y: Array, *, axis: int) -> Array:
+        x, y = operands(X, Y, axis)
+        return ufunc(x, y, out=x) if _covers(x, y) and x is X else formula(x, y)
+
+    def in_y(ctx: KernelContext, X: Array, Y: Array, *, axis: int) -> Array:
+        x, y = operands(X, Y, axis)
+        return ufunc(x, y, out=y) if _covers(y, x) and y is Y else formula(x, y)
+
+    return Overwrite("X", in_x), Overwrite("Y", in_y)
+
+
+def _covers(x: Array, y: Array) -> bool:
+    """Whether ``y`` stretches to the shape of ``x``, of the same rank."""
+    return all(b in (a, 1) for a, b in zip(x.shape, y.shape, strict=True))
+
+
 def _grad_kernel(spec: Elementwise) -> Kernel:
     assert spec.d_x is not None
     assert spec.d_y is not None
@@ -220,6 +248,7 @@ def _register(spec: Elementwise) -> None:
         attrs=_ATTRS,
         infer=infer_broadcast,
         kernel=_kernel(spec.formula),
+        overwrites=_overwrites(spec),
         grad=maker(["X", "Y", *forward, "Out@GRAD"], ["X@GRAD", "Y@GRAD"]) if has_grad else None,
         share_lod="X",
         sparse=("X",) if spec.name == "mul" else (),
@@ -244,7 +273,8 @@ for _spec in ELEMENTWISE:
 
 
 def minus(ctx: KernelContext, X: Array, Y: Array) -> Array:
-    return np.subtract(*operands(X, Y, -1))
+    check_same(ctx, "X", X, Y=Y)
+    return np.subtract(X, Y)
 
 
 def _minus_grad(op: Operator) -> list[Operator]:

@@ -17,14 +17,17 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_without_lod
 from fluidlite.ops.matmul import as_matrix, mul, shaped
-from fluidlite.ops.registry import Case, bool_attr, float_attr, floats_attr, int_attr, register, string_attr
-from fluidlite.ops.special import sigmoid
+from fluidlite.ops.overwrites import alike
+from fluidlite.ops.registry import Case, Overwrite, bool_attr, float_attr, floats_attr, int_attr, register, string_attr
+from fluidlite.ops.special import sigmoid, sigmoid_grad, sigmoid_grad_over
 
 #: activation -> (its value, computed in its argument where that is possible; its gradient from value and Out@GRAD)
 _FORMULAS: Final[dict[str, tuple[Callable[[Array], Array], Callable[[Array, Array], Array]]]] = {
-    "sigmoid": (sigmoid, lambda out, d_out: d_out * out * (1 - out)),
+    "sigmoid": (sigmoid, sigmoid_grad),
     "tanh": (lambda x: np.tanh(x, out=x), lambda out, d_out: d_out * (1 - out * out)),
 }
+#: activation -> its gradient, computed in Out@GRAD, which is like Out
+_OVER: Final = {"relu": dense.relu_grad_over, "sigmoid": sigmoid_grad_over}
 #: the activations that `fc` knows
 ACTIVATIONS: Final = ("relu", *_FORMULAS)
 _ATTRS: Final = {
@@ -62,7 +65,30 @@ def fc_grad(
     in_num_col_dims: int,
     activation_type: str,
 ) -> dict[str, Array]:
-    slope = _before_activation(Out, Out_GRAD, activation_type)
+    return _grads(ctx, Input, W, _before_activation(Out, Out_GRAD, activation_type), in_num_col_dims)
+
+
+def fc_grad_over(
+    ctx: KernelContext,
+    Input: Array,
+    W: Array,
+    Bias: Array | None,
+    Out: Array | None,
+    Out_GRAD: Array,
+    *,
+    in_num_col_dims: int,
+    activation_type: str,
+) -> dict[str, Array]:
+    over = _OVER.get(activation_type)
+    if over is not None and Out is not None and alike(Out, Out_GRAD):
+        slope = over(Out, Out_GRAD)
+    else:
+        slope = _before_activation(Out, Out_GRAD, activation_type)
+    return _grads(ctx, Input, W, slope, in_num_col_dims)
+
+
+def _grads(ctx: KernelContext, Input: Array, W: Array, slope: Array, in_num_col_dims: int) -> dict[str, Array]:
+    """The gradients that are asked for, from that of the sums before the activation."""
     x = as_matrix(Input, in_num_col_dims)
     matrix = shaped(slope, (len(x), W.shape[1]))
     grads = {}
@@ -158,5 +184,6 @@ register(
     attrs=_ATTRS,
     infer=grads_without_lod,
     kernel=fc_grad,
+    overwrites=(Overwrite("Out@GRAD", fc_grad_over),),
     share_lod="Input",
 )

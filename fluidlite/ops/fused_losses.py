@@ -12,13 +12,16 @@ from typing import Final
 import numpy as np
 
 from fluidlite.dtypes import Array
+from fluidlite.errors import UninitializedError
 from fluidlite.ops.binary_loss import sigmoid_cross_entropy_with_logits, sigmoid_cross_entropy_with_logits_grad
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.cross_entropy import cross_entropy, label_slopes
 from fluidlite.ops.grads import maker
+from fluidlite.ops.ids import argument
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.reduce import mean, mean_grad
 from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register
+from fluidlite.ops.shapes import check_labels, check_shape
 from fluidlite.ops.softmax import stable_softmax
 
 _IGNORE: Final = {"ignore_index": int_attr(-100, "rows with this label have loss and gradient 0")}
@@ -36,6 +39,8 @@ def fused_softmax_cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, i
 def fused_softmax_cross_entropy_grad(
     ctx: KernelContext, Softmax: Array, Label: Array, Y_GRAD: Array, *, ignore_index: int
 ) -> Array:
+    check_labels(ctx, "Softmax", Softmax, "Label", Label)
+    check_labels(ctx, "Softmax", Softmax, "Y@GRAD", Y_GRAD)
     classes = Softmax.shape[-1]
     labels, slope, match = label_slopes(ctx, Softmax, Label, Y_GRAD, ignore_index)
     # Of the gradient of a row of Softmax only the entry at the label is not 0: its product with the row has one term,
@@ -63,7 +68,14 @@ def fused_sigmoid_cross_entropy_mean_grad(
     ignore_index: int,
     loss_gradient: float,
 ) -> Array:
-    upstream = mean_grad(ctx, X, np.full(1, loss_gradient, X.dtype) if Out_GRAD is None else Out_GRAD)
+    if not ctx.op.inputs.get("Out@GRAD"):
+        Out_GRAD = np.full(1, loss_gradient, X.dtype)
+    elif Out_GRAD is None:
+        raise UninitializedError(
+            f"input Out@GRAD={argument(ctx, 'Out@GRAD')!r} of op {ctx.op.type!r} was never written"
+        )
+    check_shape(ctx, "Out@GRAD", Out_GRAD, (1,), "X")
+    upstream = mean_grad(ctx, X, Out_GRAD)
     return sigmoid_cross_entropy_with_logits_grad(
         ctx, X, Label, upstream, normalize=normalize, ignore_index=ignore_index
     )

@@ -14,6 +14,7 @@ from fluidlite.ops.grads import maker
 from fluidlite.ops.ids import argument, flat_ids, out_of_range, outside
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import Case, bool_attr, int_attr, longs_attr, register, strings_attr
+from fluidlite.ops.shapes import check_one_each, check_rows
 from fluidlite.values.selected_rows import SelectedRows, merge_rows, segment_sum
 
 _ATTRS = {
@@ -45,6 +46,7 @@ def _paths(
         nodes, bits = np.where(used, table, 0), np.where(used, code, 0)
         name = "PathTable"
     else:
+        check_one_each(ctx, "Label", label)
         labels = flat_ids(ctx, label, "Label")
         wrong = outside(labels, classes)
         if len(wrong):
@@ -71,6 +73,7 @@ def hierarchical_sigmoid(
     *,
     num_classes: int,
 ) -> dict[str, Array]:
+    check_rows(ctx, "X", X, Label=Label, PathTable=PathTable, PathCode=PathCode)
     paths = _paths(ctx, Label, PathTable, PathCode, num_classes, len(W))
     activation = np.einsum("nd,nkd->nk", X, W[paths.nodes])
     if Bias is not None:
@@ -95,6 +98,7 @@ def hierarchical_sigmoid_grad(
     num_classes: int,
     is_sparse: bool,
 ) -> dict[str, Any]:
+    check_rows(ctx, "X", X, Label=Label, PathTable=PathTable, PathCode=PathCode, Out_GRAD=Out_GRAD)
     paths = _paths(ctx, Label, PathTable, PathCode, num_classes, len(W))
     # PreOut = log(1 + exp(a)), so 1 - exp(-PreOut) is sigmoid(a), and 0 where the path has ended
     slope = ((-np.expm1(-PreOut) - paths.bits) * Out_GRAD).astype(X.dtype)

@@ -20,6 +20,7 @@ from fluidlite.ops.padded import Ragged, check_same_lengths, ragged
 from fluidlite.ops.recurrent import Steps, size, steps_of
 from fluidlite.ops.registry import Case, register
 from fluidlite.ops.segments import array_of
+from fluidlite.ops.shapes import check_one_each
 from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import segment_sum
 
@@ -39,6 +40,7 @@ class _Path(NamedTuple):
 def _path(ctx: KernelContext, emission: Ragged, label: Any, length: Any) -> _Path:
     found = ragged(ctx, "Label", label, length)
     check_same_lengths(ctx, emission, found, ("Emission", "Label"))
+    check_one_each(ctx, "Label", found.bags.rows)
     tags = class_numbers(ctx, "Label", found.bags.rows, emission.bags.rows.shape[-1])
     filled = emission.bags.lengths > 0
     firsts = emission.bags.starts[filled]

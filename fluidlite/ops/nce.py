@@ -24,6 +24,7 @@ from fluidlite.ops.registry import (
     register,
     strings_attr,
 )
+from fluidlite.ops.shapes import check_rows
 from fluidlite.values.selected_rows import SelectedRows, merge_rows, segment_sum
 
 _UNIFORM, _LOG_UNIFORM, _CUSTOM = 0, 1, 2
@@ -60,6 +61,7 @@ def nce(
     seed: int,
     custom_neg_classes: tuple[int, ...],
 ) -> dict[str, Array]:
+    check_rows(ctx, "Input", Input, Label=Label, SampleWeight=SampleWeight)
     labels = _labels(ctx, Label, num_total_classes)
     if custom_neg_classes:
         negative = np.tile(np.asarray(custom_neg_classes, np.int64), (len(labels), 1))
@@ -95,6 +97,7 @@ def nce_grad(
     sampler: int,
     is_sparse: bool,
 ) -> dict[str, Any]:
+    check_rows(ctx, "Input", Input, Label=Label, SampleWeight=SampleWeight, Cost_GRAD=Cost_GRAD)
     scores, chosen, true_count = SampleLogits, SampleLabels, Label.shape[-1] if Label.ndim > 1 else 1
     noise = _noise(chosen, true_count, num_total_classes, sampler, CustomDistProbs).astype(scores.dtype)
     true = np.arange(chosen.shape[1]) < true_count

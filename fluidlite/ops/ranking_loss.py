@@ -11,41 +11,49 @@ from fluidlite.ops.cross_entropy import picked, scattered
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward, like
 from fluidlite.ops.registry import Case, float_attr, register
+from fluidlite.ops.shapes import check_labels, check_same
 
 
 def hinge_loss(ctx: KernelContext, Logits: Array, Labels: Array) -> Array:
+    check_same(ctx, "Logits", Logits, Labels=Labels)
     out: Array = np.maximum(1 - Logits * (2 * Labels - 1), 0)
     return out
 
 
 def hinge_loss_grad(ctx: KernelContext, Logits: Array, Labels: Array, Loss_GRAD: Array) -> Array:
+    check_same(ctx, "Logits", Logits, Labels=Labels, Loss_GRAD=Loss_GRAD)
     sign = 2 * Labels - 1
     return np.where(Logits * sign < 1, -sign * Loss_GRAD, 0).astype(Logits.dtype)
 
 
 def rank_loss(ctx: KernelContext, Label: Array, Left: Array, Right: Array) -> Array:
+    check_same(ctx, "Left", Left, Right=Right, Label=Label)
     lead = Left - Right
     out: Array = np.maximum(lead, 0) + softplus_of_negative_abs(lead) - Label * lead
     return out
 
 
 def rank_loss_grad(ctx: KernelContext, Label: Array, Left: Array, Right: Array, Out_GRAD: Array) -> dict[str, Array]:
+    check_same(ctx, "Left", Left, Right=Right, Label=Label, Out_GRAD=Out_GRAD)
     grad = Out_GRAD * (stable_sigmoid(Left - Right) - Label)
     return {"Left@GRAD": grad, "Right@GRAD": -grad}
 
 
 def margin_rank_loss(ctx: KernelContext, X1: Array, X2: Array, Label: Array, *, margin: float) -> dict[str, Array]:
+    check_same(ctx, "X1", X1, X2=X2, Label=Label)
     loss = np.maximum(-Label * (X1 - X2) + margin, 0)
     return {"Activated": (loss > 0).astype(X1.dtype), "Out": loss}
 
 
 def margin_rank_loss_grad(ctx: KernelContext, Activated: Array, Label: Array, Out_GRAD: Array) -> dict[str, Array]:
+    check_same(ctx, "Activated", Activated, Label=Label, Out_GRAD=Out_GRAD)
     grad = Out_GRAD * Activated * Label
     return {"X1@GRAD": -grad, "X2@GRAD": grad}
 
 
 def bpr_loss(ctx: KernelContext, X: Array, Label: Array) -> Array:
     """Rows of one class have nobody to be ranked above and cost 0."""
+    check_labels(ctx, "X", X, "Label", Label)
     labels, chosen, _ = picked(ctx, X, Label)
     lead = X.reshape(-1, X.shape[-1]) - chosen[:, None]
     terms = np.maximum(lead, 0) + softplus_of_negative_abs(lead)
@@ -55,6 +63,8 @@ def bpr_loss(ctx: KernelContext, X: Array, Label: Array) -> Array:
 
 
 def bpr_loss_grad(ctx: KernelContext, X: Array, Label: Array, Y_GRAD: Array) -> Array:
+    check_labels(ctx, "X", X, "Label", Label)
+    check_labels(ctx, "X", X, "Y@GRAD", Y_GRAD)
     labels, chosen, _ = picked(ctx, X, Label)
     slope = stable_sigmoid(X.reshape(-1, X.shape[-1]) - chosen[:, None]) * Y_GRAD.reshape(-1, 1)
     slope[np.arange(len(slope)), labels] = 0

@@ -157,6 +157,18 @@ class PullRule:
 
 
 @dataclass(frozen=True)
+class Overwrite:
+    """A second kernel of an op, for runs in which nobody reads the value of ``input`` afterwards.
+
+    It takes and gives what the op's kernel does, the same bit for bit, and may write to the array that it is given as
+    ``input`` (C-contiguous and its own; of many arguments the first) and return it.
+    """
+
+    input: str
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
 class OpDef:
     """The declaration of an op. See docs/ARCHITECTURE.md, "One op, one record"."""
 
@@ -176,6 +188,8 @@ class OpDef:
     sparse: tuple[str, ...] = ()
     #: output -> input that it may overwrite; everywhere else kernels never write their inputs
     inplace: Mapping[str, str] = field(default_factory=dict)
+    #: kernels that use the memory of an input that dies with the op; the first one whose input does is taken
+    overwrites: tuple[Overwrite, ...] = ()
     accumulators: tuple[Accumulator, ...] = ()
     is_optimizer: bool = False
     #: the update needs a norm of the whole parameter: never sliced, refused on tables
@@ -224,6 +238,8 @@ def register(
     )
     if kernel is not None:
         parameters_of(kernel, op_def)
+    for overwrite in op_def.overwrites:
+        parameters_of(overwrite.kernel, op_def)
     if op_def.pull is not None:
         parameters_of(op_def.pull.requests, op_def)
         parameters_of(op_def.pull.finish, op_def, skip=2)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, float_attr, register
+from fluidlite.ops.shapes import check_same, check_shape
 
 
 def huber_loss(ctx: KernelContext, X: Array, Y: Array, *, delta: float) -> dict[str, Array]:
+    check_same(ctx, "X", X, Y=Y)
     residual = Y - X
     size = np.abs(residual)
     loss = np.where(size <= delta, 0.5 * residual * residual, delta * (size - 0.5 * delta))
@@ -20,6 +21,7 @@ def huber_loss(ctx: KernelContext, X: Array, Y: Array, *, delta: float) -> dict[
 
 
 def huber_loss_grad(ctx: KernelContext, Residual: Array, Out_GRAD: Array, *, delta: float) -> dict[str, Array]:
+    check_same(ctx, "Residual", Residual, Out_GRAD=Out_GRAD)
     slope = np.clip(Residual, -delta, delta) * Out_GRAD
     return {"X@GRAD": -slope, "Y@GRAD": slope}
 
@@ -27,8 +29,7 @@ def huber_loss_grad(ctx: KernelContext, Residual: Array, Out_GRAD: Array, *, del
 def smooth_l1_loss(
     ctx: KernelContext, X: Array, Y: Array, InsideWeight: Array | None, OutsideWeight: Array | None, *, sigma: float
 ) -> dict[str, Array]:
-    if X.shape != Y.shape:
-        raise ShapeError(f"op 'smooth_l1_loss': X has shape {X.shape} but Y {Y.shape}")
+    check_same(ctx, "X", X, Y=Y, InsideWeight=InsideWeight, OutsideWeight=OutsideWeight)
     diff = X - Y if InsideWeight is None else (X - Y) * InsideWeight
     size, sharpness = np.abs(diff), sigma * sigma
     loss = np.where(size < 1 / sharpness, 0.5 * sharpness * diff * diff, size - 0.5 / sharpness).astype(X.dtype)
@@ -46,6 +47,8 @@ def smooth_l1_loss_grad(
     *,
     sigma: float,
 ) -> dict[str, Array]:
+    check_same(ctx, "Diff", Diff, InsideWeight=InsideWeight, OutsideWeight=OutsideWeight)
+    check_shape(ctx, "Out@GRAD", Out_GRAD, (len(Diff), 1), "Diff")
     slope = np.clip(Diff * (sigma * sigma), -1, 1)
     for weight in (InsideWeight, OutsideWeight):
         if weight is not None:

@@ -41,27 +41,21 @@ def target_shape(shape: Shape, wanted: Sequence[int]) -> Shape:
     if any(size == 0 and i >= len(shape) for i, size in enumerate(wanted)):
         raise ShapeError(f"shape {list(wanted)} copies a dimension that {list(shape)} does not have")
     result = [shape[i] if size == 0 else size for i, size in enumerate(wanted)]
+    copied = [i for i, size in enumerate(wanted) if size == 0]
     open_at = next((i for i, size in enumerate(wanted) if size < 0), None)
+    # what is copied is left out, so that an empty batch says nothing about the open dimension
+    rest = [size for i, size in enumerate(shape) if i not in copied]
+    known = math.prod(size for i, size in enumerate(result) if i != open_at and i not in copied)
     if -1 in shape:
-        return tuple(_with_unknown(shape, wanted, result, open_at))
-    known = math.prod(size for i, size in enumerate(result) if i != open_at)
-    total = math.prod(shape)
+        if open_at is not None and -1 not in rest and known and math.prod(rest) % known == 0:
+            result[open_at] = math.prod(rest) // known
+        return tuple(result)
     if open_at is not None:
-        result[open_at] = total // known if known else 0
+        result[open_at] = math.prod(rest) // known if known else 0
+    total = math.prod(shape)
     if math.prod(result) != total:
         raise ShapeError(f"cannot reshape {list(shape)} ({total} elements) to {list(wanted)}")
     return tuple(result)
-
-
-def _with_unknown(shape: Shape, wanted: Sequence[int], result: list[int], open_at: int | None) -> list[int]:
-    """The open dimension is known where the unknown ones are copied and the others divide."""
-    copied = [i for i, size in enumerate(wanted) if size == 0]
-    if open_at is not None and all(i in copied for i, size in enumerate(shape) if size < 0):
-        rest = math.prod(size for i, size in enumerate(shape) if i not in copied)
-        known = math.prod(size for i, size in enumerate(result) if i != open_at and i not in copied)
-        if known and rest % known == 0:
-            result[open_at] = rest // known
-    return result
 
 
 def reshape(
@@ -183,6 +177,7 @@ def _cases(extra: dict[str, Any]) -> tuple[Case, ...]:
         Case({"X": _X, "Shape": np.array([3, 2], np.int32)}, {"shape": [-1, 2]}, {"Out": _X.reshape(3, 2)}),
         Case({"X": _X, "ShapeTensor": [np.array([3]), np.array([2])]}, {"shape": [-1, 2]}, {"Out": _X.reshape(3, 2)}),
         Case({"X": np.zeros((0, 4))}, {"shape": [-1, 2]}, {"Out": np.zeros((0, 2))}, note="an empty batch"),
+        Case({"X": np.zeros((0, 2, 4))}, {"shape": [0, -1]}, {"Out": np.zeros((0, 8))}, note="an empty batch, copied"),
     )
 
 

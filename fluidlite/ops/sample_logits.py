@@ -15,6 +15,7 @@ from fluidlite.ops.grads import maker
 from fluidlite.ops.ids import argument, flat_ids, out_of_range, outside
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register
+from fluidlite.ops.shapes import check_rows, check_same
 
 _ATTRS: Final = {
     "use_customized_samples": bool_attr(default=False, doc="CustomizedSamples are the samples"),
@@ -39,6 +40,9 @@ def sample_logits(
     num_samples: int,
     seed: int,
 ) -> dict[str, Array]:
+    check_rows(ctx, "Logits", Logits, Labels=Labels, CustomizedSamples=CustomizedSamples)
+    if CustomizedSamples is not None:
+        check_same(ctx, "CustomizedSamples", CustomizedSamples, CustomizedProbabilities=CustomizedProbabilities)
     classes, true_count = Logits.shape[1], Labels.shape[1]
     if CustomizedSamples is not None and CustomizedProbabilities is not None:
         samples, probabilities = CustomizedSamples, CustomizedProbabilities

@@ -13,7 +13,7 @@ from fluidlite.dtypes import Array
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import like
-from fluidlite.ops.registry import Case, bool_attr, float_attr, register
+from fluidlite.ops.registry import Case, Overwrite, bool_attr, float_attr, register
 from fluidlite.ops.rows import over_rows
 from fluidlite.ops.special import sign
 from fluidlite.values.selected_rows import SelectedRows
@@ -28,6 +28,19 @@ def scale_(
         return np.asarray(X * factor)
     shift = np.asarray(bias).astype(X.dtype)
     return np.asarray(X * factor + shift if bias_after_scale else (X + shift) * factor)
+
+
+def scale_over(
+    ctx: KernelContext, X: Array, ScaleTensor: Array | None, *, scale: float, bias: float, bias_after_scale: bool
+) -> Array:
+    factor = np.asarray(scale if ScaleTensor is None else ScaleTensor.reshape(-1)[0]).astype(X.dtype)
+    shift = np.asarray(bias).astype(X.dtype)
+    if bias != 0 and not bias_after_scale:
+        X += shift
+    X *= factor
+    if bias != 0 and bias_after_scale:
+        X += shift
+    return X
 
 
 def scale_op(source: str, target: str, attrs: Mapping[str, Any], origin: str) -> Operator:
@@ -63,6 +76,7 @@ register(
     },
     infer=like("X", "Out"),
     kernel=over_rows(scale_),
+    overwrites=(Overwrite("X", scale_over),),
     grad=_scale_grad,
     share_lod="X",
     sparse=("X",),

@@ -9,6 +9,8 @@ import numpy as np
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import ShapeError
+from fluidlite.ops.context import KernelContext
+from fluidlite.ops.ids import argument
 from fluidlite.ops.infer import InferContext
 
 Shape = tuple[int, ...]
@@ -19,6 +21,48 @@ def axis_in(rank: int, axis: int) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} of a value of rank {rank}")
     return axis % rank
+
+
+def check_same(ctx: KernelContext, source: str, array: Array, **others: Array | None) -> None:
+    """ShapeError unless other inputs, by their keywords, have the shape of input ``source``; those of None pass."""
+    for key, other in others.items():
+        if other is not None:
+            check_shape(ctx, key.replace("_GRAD", "@GRAD"), other, array.shape, source)
+
+
+def check_shape(ctx: KernelContext, name: str, array: Array, wanted: Shape, source: str) -> None:
+    """ShapeError unless an input has the shape that it must have beside input ``source``."""
+    if array.shape != wanted:
+        raise ShapeError(
+            f"op {ctx.op.type!r}: {name} {argument(ctx, name)!r} must have shape {list(wanted)} to fit {source} "
+            f"{argument(ctx, source)!r}, not {list(array.shape)}"
+        )
+
+
+def check_rows(ctx: KernelContext, source: str, array: Array, **others: Array | None) -> None:
+    """ShapeError unless other inputs, by their keywords, have as many rows as input ``source``; those of None pass."""
+    for key, other in others.items():
+        if other is not None and other.shape[:1] != array.shape[:1]:
+            name = key.replace("_GRAD", "@GRAD")
+            check_shape(ctx, name, other, (len(array), *other.shape[1:]), source)
+
+
+def check_one_each(ctx: KernelContext, name: str, array: Array) -> None:
+    """ShapeError unless an input has one number per row."""
+    if array.size != len(array):
+        raise ShapeError(
+            f"op {ctx.op.type!r}: {name} {argument(ctx, name)!r} must have one number per row, not shape {list(array.shape)}"
+        )
+
+
+def check_labels(
+    ctx: KernelContext, source: str, array: Array, name: str, labels: Array, *, axis: int = -1, soft: bool = False
+) -> None:
+    """ShapeError unless labels fit scores of classes along ``axis``: of size 1 there, or ``soft``: of the same shape."""
+    wanted = list(array.shape)
+    if not soft:
+        wanted[axis] = 1
+    check_shape(ctx, name, labels, tuple(wanted), source)
 
 
 def scalar(tensor: Array) -> int:

@@ -10,6 +10,7 @@ from fluidlite.ops.cross_entropy import picked, scattered
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register
+from fluidlite.ops.shapes import check_labels
 
 _ATTRS = {
     "soft_label": bool_attr(default=False, doc="Label holds a distribution over the classes instead of one class"),
@@ -22,6 +23,7 @@ _ATTRS = {
 def softmax_with_cross_entropy(
     ctx: KernelContext, Logits: Array, Label: Array, *, soft_label: bool, ignore_index: int, axis: int
 ) -> dict[str, Array]:
+    check_labels(ctx, "Logits", Logits, "Label", Label, axis=axis, soft=soft_label)
     log_probabilities = _log_softmax(np.moveaxis(Logits, axis, -1))
     if soft_label:
         loss = -(np.moveaxis(Label, axis, -1) * log_probabilities).sum(axis=-1, keepdims=True)
@@ -41,6 +43,8 @@ def softmax_with_cross_entropy_grad(
     ignore_index: int,
     axis: int,
 ) -> Array:
+    check_labels(ctx, "Softmax", Softmax, "Label", Label, axis=axis, soft=soft_label)
+    check_labels(ctx, "Softmax", Softmax, "Loss@GRAD", Loss_GRAD, axis=axis)
     if soft_label:
         soft: Array = Loss_GRAD * (Softmax * Label.sum(axis=axis, keepdims=True) - Label)
         return soft

@@ -16,6 +16,25 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def sigmoid_over(x: Array) -> Array:
+    """As `sigmoid`, in ``x``."""
+    np.exp(np.negative(x, out=x), out=x)
+    x += 1
+    return np.divide(1, x, out=x)
+
+
+def sigmoid_grad(out: Array, d_out: Array) -> Array:
+    """The gradient of sigmoid, from its value and the gradient of that."""
+    return np.asarray(d_out * out * (1 - out))
+
+
+def sigmoid_grad_over(out: Array, d_out: Array) -> Array:
+    """As `sigmoid_grad`, in ``d_out``."""
+    d_out *= out
+    d_out *= 1 - out
+    return d_out
+
+
 def sign(x: Array) -> Array:
     """-1, 0 or 1 in the dtype of ``x``; 0 for NaN."""
     return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))

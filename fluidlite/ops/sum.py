@@ -12,23 +12,35 @@ from fluidlite.dtypes import Array, VarKind
 from fluidlite.errors import DtypeError, ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext
-from fluidlite.ops.registry import Case, register
+from fluidlite.ops.registry import Case, Overwrite, register
 from fluidlite.ops.scale import scale_op
 from fluidlite.values.selected_rows import SelectedRows, merge_rows
 
 
 def sum_(ctx: KernelContext, X: list[Any]) -> Any:
+    return _sum(X, over=False)
+
+
+def sum_over(ctx: KernelContext, X: list[Any]) -> Any:
+    return _sum(X, over=True)
+
+
+def _sum(X: list[Any], *, over: bool) -> Any:
+    """The sum; ``over``: in the memory of the first one, which is an array with elements."""
     present = [x for x in X if x is not None]
     sparse = [x for x in present if isinstance(x, SelectedRows)]
     if sparse and len(sparse) == len(present):
         return _concatenated(sparse)
     dense = [x for x in present if not isinstance(x, SelectedRows)]
-    total = _sum_of_arrays(dense) if dense else None
-    return total if total is None or not sparse else _added(total, sparse)
+    total = _sum_of_arrays(dense, over=over) if dense else None
+    if total is None or not sparse:
+        return total
+    given = not over and any(total is array for array in dense)
+    return _added(total.copy() if given else total, sparse)
 
 
-def _sum_of_arrays(arrays: list[Array]) -> Array:
-    """Added in order; arrays without elements are skipped beside others."""
+def _sum_of_arrays(arrays: list[Array], *, over: bool) -> Array:
+    """Added in order; arrays without elements are skipped beside others. ``over``: in the first one."""
     filled = [array for array in arrays if array.size] or arrays[:1]
     total = filled[0]
     for array in filled[1:]:
@@ -36,7 +48,8 @@ def _sum_of_arrays(arrays: list[Array]) -> Array:
             raise ShapeError(f"cannot add arrays of shapes {list(total.shape)} and {list(array.shape)}")
         if array.dtype != total.dtype:
             raise DtypeError(f"cannot add arrays of dtypes {total.dtype} and {array.dtype}")
-        total = total + array
+        total = np.add(total, array, out=total if over else None)
+        over = isinstance(total, np.ndarray)  # numpy makes a number of arrays without dimensions
     return total
 
 
@@ -51,14 +64,16 @@ def _concatenated(parts: list[SelectedRows]) -> SelectedRows:
 
 
 def _added(total: Array, parts: list[SelectedRows]) -> Array:
-    """Duplicate rows are summed first, as a trainer does before it sends them: the same bits with servers and without."""
-    out = total.copy()
+    """In ``total``. Duplicate rows are summed first, as a trainer does before it sends them: the same bits with servers and
+    without."""
     for part in parts:
-        if part.height != len(out):
-            raise ShapeError(f"cannot add SelectedRows of height {part.height} to an array of shape {list(out.shape)}")
+        if part.height != len(total):
+            raise ShapeError(
+                f"cannot add SelectedRows of height {part.height} to an array of shape {list(total.shape)}"
+            )
         merged = merge_rows(part)
-        out[merged.rows] += merged.value[: len(merged.rows)]
-    return out
+        total[merged.rows] += merged.value[: len(merged.rows)]
+    return total
 
 
 def _infer(ctx: InferContext) -> None:
@@ -106,6 +121,7 @@ register(
     outputs=["Out"],
     infer=_infer,
     kernel=sum_,
+    overwrites=(Overwrite("X", sum_over),),
     grad=_grad,
     share_lod="X",
     sparse=("X",),

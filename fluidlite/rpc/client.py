@@ -7,10 +7,11 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fluidlite.errors import ForgottenError, UnreachableError
+from fluidlite.errors import ForgottenError, PeerLostError, UnreachableError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
 from fluidlite.protocol.messages import (
@@ -169,14 +170,16 @@ class GrpcChannel:
         def beats() -> Iterator[bytes]:
             while not (stop.is_set() or over.is_set()):
                 yield meter.sent(beat)
-                stop.wait(lease / _BEATS_PER_LEASE)
+                over.wait(lease / _BEATS_PER_LEASE)  # `close` ends the call
 
         def reopen(call: Any) -> None:
             over.set()
             if call.code() == grpc.StatusCode.UNAVAILABLE and not stop.is_set():
-                self._open_life(identity, lease)
+                with suppress(PeerLostError):  # closed meanwhile
+                    self._open_life(identity, lease)
 
-        self._life = self._channel.stream_unary(method("Heartbeat")).future(beats(), wait_for_ready=True)
+        stream = self._channel.stream_unary(method("Heartbeat"))
+        self._life = attempt(lambda: stream.future(beats(), wait_for_ready=True))
         self._life.add_done_callback(reopen)
 
     def _unary(self, verb: str, request: bytes, timeout: float | None) -> Pending[bytes]:

@@ -30,7 +30,10 @@ class _Ticket:
 
 
 class _Stream:
-    """An open call. Requests leave in order, and their answers come in that order."""
+    """An open call. Requests leave in order, and their answers come in that order.
+
+    Whatever goes wrong while it is used, in a ``with`` block, ends it: an interrupt, too, may leave half a message behind.
+    """
 
     def __init__(self, open: Open, meter: Meter) -> None:
         self._meter = meter
@@ -40,6 +43,12 @@ class _Stream:
         self._open: deque[_Ticket] = deque()
         self._pipe = open()
         self._answers = transfers_of(map(meter.received, iter(self._pipe.receive, None)))
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self.cancel()
 
     @property
     def active(self) -> bool:
@@ -118,20 +127,19 @@ class Lane:
         """
         with self._changed:
             stream = self._usable()
-            ticket = stream.send(packet)
+            with stream:
+                ticket = stream.send(packet)
             if not ahead:
                 self._limit(ticket, timeout)
-        stream.flush()
+        with stream:
+            stream.flush()
 
         def answer() -> T:
             if ahead:
                 with self._changed:
                     self._limit(ticket, timeout)
-            try:
+            with stream:
                 return decode(*stream.collect(ticket))
-            except BaseException:  # an interrupt, too, may leave half an answer behind
-                stream.cancel()
-                raise
 
         return answer
 
@@ -139,8 +147,10 @@ class Lane:
         """Send a transfer that is not answered; what names the stream that took it."""
         with self._changed:
             stream = self._usable()
-            stream.post(packet)
-        stream.flush()
+            with stream:
+                stream.post(packet)
+        with stream:
+            stream.flush()
         return stream
 
     def is_on(self, stream: object) -> bool:

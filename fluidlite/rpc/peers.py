@@ -111,6 +111,7 @@ class Peers:
         #: held while a server is made known
         self._meeting = threading.RLock()
         self._peers: dict[str, Peer] = {}
+        self._closed = False
 
     def all(self) -> dict[str, Peer]:
         """Those known by now, by endpoint."""
@@ -130,6 +131,8 @@ class Peers:
             with self._meeting:
                 if endpoint not in self._peers:
                     self._peers[endpoint] = Peer(endpoint, self._connect(endpoint))
+            if self._closed:
+                self._peers[endpoint].channel.close()
         return self._peers[endpoint]
 
     def met(self, endpoint: str, retries: Retries | None = None) -> Peer:
@@ -138,8 +141,17 @@ class Peers:
         if not peer.registered:
             with self._meeting:
                 if not peer.registered:
-                    self._register(peer, self._patience.connect if retries is None else retries.left)
+                    try:
+                        self._register(peer, self._patience.connect if retries is None else retries.left)
+                    except UnreachableError as error:
+                        raise PeerLostError(str(error)) from None
         return peer
+
+    def close(self) -> None:
+        """End all connections, and each that is asked for from now on. Waits for nobody who waits for a server."""
+        self._closed = True
+        for peer in self.all().values():
+            peer.channel.close()
 
     def ask(self, verb: str, peers: Iterable[Peer], start: Callable[[Peer], Pending[T]]) -> dict[str, T]:
         """Start a call on every server, and wait for the answers, by endpoint."""
@@ -147,7 +159,9 @@ class Peers:
 
     def begin(self, verb: str, peers: Iterable[Peer], start: Callable[[Peer], Pending[T]]) -> Calls[T]:
         """Start a call on every server."""
-        return Calls(self, verb, start, [(peer, _begin(start, peer)) for peer in peers])
+        began = self._patience.clock()
+        pending = [(peer, _begin(start, peer)) for peer in peers]
+        return Calls(self, verb, start, pending, self._patience.clock() - began)
 
     def finish(self, peer: Peer, pending: Pending[T], start: Callable[[Peer], Pending[T]], retries: Retries) -> T:
         """The answer; repeats the call while the server cannot be reached, registering again where it asks for that."""
@@ -157,7 +171,6 @@ class Peers:
             return answer
         except (UnreachableError, LeaseLostError) as error:
             last: RemoteError = error
-        began = self._patience.clock()
         for _ in retries.pauses():
             try:
                 if isinstance(last, LeaseLostError):
@@ -168,11 +181,11 @@ class Peers:
             except (UnreachableError, LeaseLostError) as error:
                 last = error
         peer.given_up = True
-        raise PeerLostError(f"no answer, tried again for {self._patience.clock() - began:.1f} s: {last}")
+        raise PeerLostError(f"no answer, {retries.tried}: {last}")
 
-    def retries(self) -> Retries:
-        """For calls that go out together."""
-        return Retries(self._patience)
+    def retries(self, spent: float = 0.0) -> Retries:
+        """For calls that are waited for together from now on; it took ``spent`` seconds to send them."""
+        return Retries(self._patience, spent)
 
     def _register(self, peer: Peer, within: float) -> None:
         """Make the server know this trainer and what it declares; ``within`` seconds the server must come up."""
@@ -191,7 +204,7 @@ class Peers:
         peer.channel.show_life(self.identity, welcome.lease)
 
     def _welcome(self, peer: Peer, registration: Registration, within: float) -> Welcome:
-        """Wait for the server to come up, saying so now and then."""
+        """Wait for the server to come up, saying so now and then; UnreachableError when it does not."""
         patience = self._patience
         started = now = patience.clock()
         report = started + patience.connect_report
@@ -201,7 +214,7 @@ class Peers:
             except UnreachableError as error:
                 now = patience.clock()
                 if now >= started + within:
-                    raise PeerLostError(f"the server did not come up within {within:g} s ({error})") from None
+                    raise UnreachableError(f"the server did not come up within {within:g} s ({error})") from None
                 if now >= report:
                     log.warning("waiting for pserver %s (%.0f s so far)", peer.endpoint, now - started)
                     report = now + patience.connect_report
@@ -217,24 +230,27 @@ class Calls(Generic[T]):
         verb: str,
         start: Callable[[Peer], Pending[T]],
         pending: Sequence[tuple[Peer, Pending[T]]],
+        spent: float,
     ) -> None:
         self._peers = peers
         self._verb = verb
         self._start = start
         self._pending = pending
+        self._spent = spent
 
-    def answers(self) -> dict[str, T]:
-        """By endpoint. All calls end before the first error is raised."""
-        answers, failures = self.collect()
+    def answers(self, retries: Retries | None = None) -> dict[str, T]:
+        """By endpoint. All calls end before the first error is raised. ``retries``: those of all that is waited for
+        together with these calls."""
+        answers, failures = self.collect(retries)
         if failures:
-            raise failures[0]
+            raise first_of(failures)
         return answers
 
-    def collect(self) -> tuple[dict[str, T], list[RemoteError]]:
+    def collect(self, retries: Retries | None = None) -> tuple[dict[str, T], list[RemoteError]]:
         """The answers by endpoint, and what went wrong."""
         answers: dict[str, T] = {}
         failures = []
-        retries = self._peers.retries()
+        retries = self._peers.retries(self._spent) if retries is None else retries
         for peer, pending in self._pending:
             try:
                 answers[peer.endpoint] = self._peers.finish(peer, pending, self._start, retries)
@@ -258,6 +274,15 @@ def _begin(start: Callable[[Peer], Pending[T]], peer: Peer) -> Pending[T]:
 
 def located(error: RemoteError, verb: str, endpoint: str) -> RemoteError:
     """The same error, naming verb and server."""
-    if f" at pserver {endpoint}: " not in str(error):
-        error.args = (f"{verb} at pserver {endpoint}: {error}",)
+    place = f"{verb} at pserver {endpoint}: "
+    if not str(error).startswith(place):
+        error.args = (f"{place}{error}",)
     return error
+
+
+def first_of(failures: Sequence[RemoteError]) -> RemoteError:
+    """The error to raise for several: the first, with the others as its notes."""
+    first, *others = failures
+    for other in others:
+        first.add_note(f"also: {other}")
+    return first

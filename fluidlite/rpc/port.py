@@ -13,7 +13,6 @@ from typing import Any, Final
 from fluidlite.dtypes import Array
 from fluidlite.errors import RemoteError
 from fluidlite.protocol.messages import (
-    CommitReply,
     Declared,
     DenseRequest,
     Gradient,
@@ -27,8 +26,9 @@ from fluidlite.protocol.messages import (
 )
 from fluidlite.protocol.service import Pending
 from fluidlite.rpc.ahead import AheadPulls
-from fluidlite.rpc.peers import Calls, Channel, Peer, Peers
-from fluidlite.rpc.retry import Patience
+from fluidlite.rpc.late import LateReply
+from fluidlite.rpc.peers import Channel, Peer, Peers, first_of
+from fluidlite.rpc.retry import Patience, Retries
 from fluidlite.rpc.traffic import Traffic
 from fluidlite.values.selected_rows import SelectedRows
 
@@ -86,7 +86,7 @@ class TrainerPort:
         self._sequence = 0
         #: by thread: the open step, and the last one while its reply is to come
         self._steps: dict[int, _OpenStep] = {}
-        self._late: dict[int, _LateReply] = {}
+        self._late: dict[int, LateReply] = {}
         self._ahead = AheadPulls()
         self._completed = False
         self._closed = False
@@ -112,8 +112,12 @@ class TrainerPort:
             self._peers.declare(endpoint, items)
 
     def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
-        """One answer per request: an array, or SelectedRows for a whole table. One message per server, all together."""
-        answers = {index: rows for index, request in enumerate(requests) if (rows := self._asked(request)) is not None}
+        """One answer per request: an array, or SelectedRows for a whole table. One message per server, all together.
+
+        Raises what went wrong with this thread's last step, where its reply was still to come, unless all was asked ahead
+        and came: then a later call raises it.
+        """
+        answers = self._asked(requests)
         asked = [index for index in range(len(requests)) if index not in answers]
         if asked:
             self._settle()
@@ -122,7 +126,7 @@ class TrainerPort:
             if fresh is not None:
                 answers[index] = fresh
         asked = [index for index in asked if index not in answers]
-        answers.update(zip(asked, self._start_pull([requests[index] for index in asked])(), strict=True))
+        answers.update(zip(asked, self._start_pull([requests[index] for index in asked])(None), strict=True))
         return [answers[index] for index in range(len(requests))]
 
     def pull_ahead(self, requests: Sequence[PullRequest]) -> bool:
@@ -138,10 +142,23 @@ class TrainerPort:
             self._ahead.put(rows, self._start_pull(rows, ahead=True))
         return bool(rows)
 
-    def _asked(self, request: PullRequest) -> Any:
-        return self._ahead.take(request) if isinstance(request, RowRequest) else None
+    def _asked(self, requests: Sequence[PullRequest]) -> dict[int, Any]:
+        """What was asked ahead, by position."""
+        retries = self._peers.retries()
+        answers = {}
+        try:
+            for index, request in enumerate(requests):
+                if isinstance(request, RowRequest) and (rows := self._ahead.take(request, retries)) is not None:
+                    answers[index] = rows
+        except RemoteError:
+            self._settle(retries)  # what went wrong with the last step came first
+            raise
+        return answers
 
-    def _start_pull(self, requests: Sequence[PullRequest], ahead: bool = False) -> Pending[list[Any]]:
+    def _start_pull(
+        self, requests: Sequence[PullRequest], ahead: bool = False
+    ) -> Callable[[Retries | None], list[Any]]:
+        """Ask; what waits for the answers, as `Calls.answers` does."""
         by_peer: dict[str, list[int]] = {}
         for index, request in enumerate(requests):
             by_peer.setdefault(request.endpoint, []).append(index)
@@ -152,9 +169,9 @@ class TrainerPort:
         peers = {endpoint: self._peers.met(endpoint) for endpoint in by_peer}
         calls = self._peers.begin("pull", peers.values(), start)
 
-        def answer() -> list[Any]:
+        def answer(retries: Retries | None) -> list[Any]:
             values: dict[int, Value] = {}
-            for endpoint, reply in calls.answers().items():
+            for endpoint, reply in calls.answers(retries).items():
                 peers[endpoint].saw(reply.version)
                 values.update(zip(by_peer[endpoint], reply.values, strict=True))
             return [values[index] for index in range(len(requests))]
@@ -178,10 +195,10 @@ class TrainerPort:
 
         In sync mode that is when every live trainer has committed. In async mode nobody waits before something needs
         the reply: its versions, or the next call of this thread, which then raises what went wrong, naming the step. A
-        step that fails is over: it is not repeated by the next commit.
+        step that fails is over, and so is one that follows a failed one: it is not repeated by the next commit.
         """
-        self._settle()
         step = self._steps.pop(threading.get_ident(), None) or _OpenStep()
+        self._settle()
         peers = [self._peers.met(endpoint) for endpoint in dict.fromkeys([*endpoints, *step.staged])]
         with self._committing:
             late = self._send(step, peers)
@@ -191,11 +208,11 @@ class TrainerPort:
             self._late[threading.get_ident()] = late
         return Reply(late.wait)
 
-    def _send(self, step: _OpenStep, peers: Sequence[Peer]) -> _LateReply:
+    def _send(self, step: _OpenStep, peers: Sequence[Peer]) -> LateReply:
         sequence = self._numbered(step)
         steps = {peer.endpoint: self._close_step(step, peer, sequence) for peer in peers}
         calls = self._peers.begin("commit", peers, lambda peer: peer.channel.commit(*steps[peer.endpoint]))
-        return _LateReply(sequence, {peer.endpoint: peer for peer in peers}, calls)
+        return LateReply(sequence, {peer.endpoint: peer for peer in peers}, calls)
 
     def barrier(self, endpoints: Sequence[str]) -> None:
         """Wait until every live trainer has called it."""
@@ -222,7 +239,6 @@ class TrainerPort:
         """
         if self._completed:
             return
-        self._completed = True
         failed = self._settle_all()
         reached, retries = [], self._peers.retries()
         for endpoint, peer in self._peers.all().items():
@@ -234,14 +250,14 @@ class TrainerPort:
         _, failures = self._peers.begin("complete", reached, lambda p: p.channel.complete(self.identity)).collect()
         for failure in failures:
             log.warning("%s", failure)
+        self._completed = True
         self.close()
         if failed:
-            raise failed[0]
+            raise first_of(failed)
 
     def close(self) -> None:
         """Drop all connections. Without `complete` the servers take this trainer for dead. Idempotent."""
-        for peer in self._peers.all().values():
-            peer.channel.close()
+        self._peers.close()
         for error in self._settle_all():
             log.warning("%s", error)
         if not self._closed:
@@ -257,11 +273,16 @@ class TrainerPort:
                 total = [sum(amounts) // steps for amounts in zip(*verbs.values(), strict=True)]
                 log.info("pserver %s per step: %s", endpoint, Traffic(*total))
 
-    def _settle(self) -> None:
-        """Wait for the reply to this thread's last step, if it is still to come; raises what went wrong."""
-        late = self._late.pop(threading.get_ident(), None)
-        if late is not None:
-            late.wait()
+    def _settle(self, retries: Retries | None = None) -> None:
+        """Wait for the reply to this thread's last step, if it is still to come; raises what went wrong, once."""
+        late = self._late.get(threading.get_ident())
+        if late is None:
+            return
+        try:
+            late.settle(retries)
+        finally:
+            if late.settled:  # else an interrupt came: the next call waits
+                self._late.pop(threading.get_ident(), None)
 
     def _settle_all(self) -> list[RemoteError]:
         """Wait for all replies that are still to come; what went wrong."""
@@ -269,7 +290,7 @@ class TrainerPort:
         while self._late:
             _, late = self._late.popitem()
             try:
-                late.wait()
+                late.settle()
             except RemoteError as error:
                 failed.append(error)
         return failed
@@ -289,44 +310,6 @@ class TrainerPort:
         wanted, peer.asked = list(peer.asked), {}
         peer.fresh = {}
         return self._header(peer, sequence, len(gradients)), gradients, wanted
-
-
-class _LateReply:
-    """The replies to a commit, once somebody waits for them. For any number of threads."""
-
-    def __init__(self, sequence: int, peers: Mapping[str, Peer], calls: Calls[CommitReply]) -> None:
-        self._sequence = sequence
-        self._peers = peers
-        self._calls = calls
-        self._lock = threading.Lock()
-        self._versions: dict[str, int] | None = None
-        self._failure: RemoteError | None = None
-
-    @property
-    def settled(self) -> bool:
-        """Whether the replies have come."""
-        return self._versions is not None or self._failure is not None
-
-    def wait(self) -> Mapping[str, int]:
-        """The versions by endpoint; raises what went wrong, naming the step."""
-        with self._lock:
-            if not self.settled:
-                self._take()
-            if self._failure is not None:
-                raise self._failure
-        assert self._versions is not None
-        return self._versions
-
-    def _take(self) -> None:
-        replies, failures = self._calls.collect()
-        for endpoint, reply in replies.items():
-            peer = self._peers[endpoint]
-            peer.saw(reply.version)
-            peer.fresh = dict(reply.dense)
-        if failures:
-            self._failure = failures[0]
-            self._failure.args = (f"step {self._sequence}: {self._failure}",)
-        self._versions = {endpoint: reply.version for endpoint, reply in replies.items()}
 
 
 def _fresh(peer: Peer, request: PullRequest) -> Array | None:

@@ -33,11 +33,12 @@ class Patience:
 
 
 class Retries:
-    """The repetitions of calls that went out together: one total deadline for all, counted from the first failure, so
-    that many dead servers cost no more time than one."""
+    """The repetitions of calls that are waited for together: one total deadline for all, counted from the first failure,
+    so that many dead servers cost no more time than one. ``spent``: seconds that it took to send them."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: Patience, spent: float = 0.0) -> None:
         self._patience = patience
+        self._began = patience.clock() - spent
         self._ends: float | None = None
 
     @property
@@ -47,6 +48,13 @@ class Retries:
         if self._ends is None:
             self._ends = now + self._patience.retry
         return max(0.0, self._ends - now)
+
+    @property
+    def tried(self) -> str:
+        """How long, so far."""
+        now = self._patience.clock()
+        again = 0.0 if self._ends is None else now - self._ends + self._patience.retry
+        return f"tried again for {again:.1f} s, {now - self._began:.1f} s in all"
 
     def pauses(self) -> Iterator[None]:
         """One item per attempt to repeat a call, after its pause; ends at the deadline."""

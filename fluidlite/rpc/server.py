@@ -174,12 +174,14 @@ class GrpcServer:
 
     def wait(self) -> None:
         """Serve until the service ends; calls under way are answered, then the port is free."""
-        while not self._service.poll(_TICK):
-            pass
-        self.close()
+        try:
+            while not self._service.poll(_TICK):
+                pass
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Stop listening now; calls under way get a short grace."""
+        """Stop listening now; calls under way get a short grace. Idempotent."""
         self._service.stop("the server stops")
         self._server.stop(_GRACE).wait()
         self._workers.shutdown(wait=False)
@@ -192,10 +194,13 @@ def serve(service: Service, endpoint: str, *, trainers: int, on_bound: Callable[
     """
     server = GrpcServer(service, endpoint, trainers=trainers)
     log.info("pserver listens at %s", server.endpoint)
-    if on_bound is not None:
-        on_bound(server.endpoint)
-    with _signals_call(service.stop):
-        server.wait()
+    try:
+        if on_bound is not None:
+            on_bound(server.endpoint)
+        with _signals_call(service.stop):
+            server.wait()
+    finally:
+        server.close()
     log.info("pserver %s ends", server.endpoint)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluidlite.core.ir import EMPTY, Block, Operator, Parameter
+from fluidlite.dtypes import VarKind
 from fluidlite.errors import FluidliteError, OpRunError, ProgramError, UninitializedError
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
@@ -121,16 +122,17 @@ def _source(ctx: KernelContext, arg: registry.Argument) -> tuple[str, str, list[
 
 
 def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> bool:
-    """Whether an op runs when nothing wrote a variable: a gradient, an optional input, a temporary in a list.
+    """Whether an op runs when nothing wrote a variable that it names: a gradient, a temporary in a list, and, where it
+    need not name one, what is no tensor (the holder of feeds).
 
-    Never data, nor a parameter in a list: the op would go on without what was not fed or initialised.
+    Never data nor a parameter: the op would go on without what was not fed or initialised.
     """
     var = ctx.program.find_var(name, ctx.block)
     if var is not None and var.is_data:
         return False
-    if arg.optional or arg.name.endswith("@GRAD"):
+    if arg.name.endswith("@GRAD") or (arg.many and not (var is not None and var.persistable)):
         return True
-    return arg.many and not (var is not None and var.persistable)
+    return arg.optional and (var is None or var.kind is not VarKind.LOD_TENSOR)
 
 
 def _advice(ctx: KernelContext, name: str) -> str:
@@ -171,6 +173,9 @@ def _lod_of(env: Env, op: Operator, source: str) -> Lod:
 def _writer(op: Operator, op_def: OpDef, changing: Collection[str] = ()) -> Callable[[Env, Any, Lod], None]:
     """A function that writes what a kernel returned; ``changing``: inputs that outputs may not be views of."""
     targets = [(arg.name, arg.many, op.outputs.get(arg.name, [])) for arg in op_def.outputs]
+    for name, many, names in targets:
+        if len(names) > 1 and not many:
+            raise ProgramError(f"output {name!r} of op {op.type!r} takes one argument, not {len(names)} ({op.origin})")
 
     def write(env: Env, result: Any, lod: Lod) -> None:
         if not isinstance(result, dict):

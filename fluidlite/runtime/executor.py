@@ -13,17 +13,18 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from fluidlite.core.ir import Program, Variable
-from fluidlite.dtypes import Array, exact_array, numpy_dtype
-from fluidlite.errors import DtypeError, FeedError, FetchError, FluidliteError
+from fluidlite.core.ir import Program
+from fluidlite.errors import FeedError, FetchError, FluidliteError
 from fluidlite.fusion.pipeline import Pass, chosen, fuse
 from fluidlite.ops.context import Ports
 from fluidlite.runtime import profile
 from fluidlite.runtime.ahead import LookAhead
 from fluidlite.runtime.env import Env
+from fluidlite.runtime.in_place import chosen as in_place_chosen
 from fluidlite.runtime.plan import Plan
 from fluidlite.runtime.scope import Scope, global_scope
-from fluidlite.values.lod import LoDTensor, check_lod
+from fluidlite.values.fed import checked
+from fluidlite.values.lod import LoDTensor
 from fluidlite.values.memory import keep_freed_memory
 from fluidlite.values.selected_rows import SelectedRows
 
@@ -44,11 +45,15 @@ class _Plans(NamedTuple):
 class ExecutorCore:
     """Compiles and runs `core.ir` programs. The front end's Executor adds Variables and default programs.
 
-    ``passes``: the fusion passes that rewrite a copy of a program before it is compiled.
+    ``passes``: the fusion passes that rewrite a copy of a program before it is compiled. ``in_place``: whether its steps
+    may compute in the memory of what dies with them.
     """
 
-    def __init__(self, ports: Ports | None = None, passes: Sequence[Pass] | None = None) -> None:
+    def __init__(
+        self, ports: Ports | None = None, passes: Sequence[Pass] | None = None, *, in_place: bool | None = None
+    ) -> None:
         self._ports = ports
+        self._in_place = in_place_chosen(in_place)
         self._passes = chosen() if passes is None else passes
         self._lock = threading.Lock()
         #: by program, the least recently used one first
@@ -100,7 +105,7 @@ class ExecutorCore:
             plan = plans.by_fetch.pop(key, None)
             if plan is None:
                 fused = fuse(program, key, self._passes) if self._passes else program
-                plan = Plan(fused, self._ports, runs=self._runs[program.uid])
+                plan = Plan(fused, self._ports, runs=self._runs[program.uid], in_place=self._in_place)
             _put_last(plans.by_fetch, key, plan, _FETCHES)
             return plan
 
@@ -147,55 +152,8 @@ def check_feed(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
         if var is None:
             known = ", ".join(n for n, v in program.root.vars.items() if v.is_data) or "none"
             raise FeedError(f"cannot feed {name!r}: the program has no such variable; its data variables: {known}")
-        feeds[name] = _checked(var, value)
+        feeds[name] = checked(name, value, var.dtype, var.shape, var.lod_level)
     return feeds
-
-
-def _checked(var: Variable, value: Any) -> Any:
-    lod = value.lod if isinstance(value, LoDTensor) else ()
-    if not isinstance(lod, tuple):
-        raise FeedError(f"the LoD of fed {var.name!r} must be a tuple of levels, not {lod!r}")
-    wanted = numpy_dtype(var.dtype)
-    array = _as_array(var, value.array if isinstance(value, LoDTensor) else value)
-    if array.dtype != wanted:
-        array = _converted(var, array, wanted)
-    if var.shape is not None:
-        _check_shape(var, array)
-    if var.lod_level and len(lod) < var.lod_level:
-        raise FeedError(
-            f"{var.name!r} has lod_level {var.lod_level} but the fed value has {len(lod)} levels of LoD; use fluid.create_lod_tensor"
-        )
-    if lod:
-        check_lod(lod, len(array), f"the feed of {var.name!r}")
-        return LoDTensor(array, lod)
-    return array
-
-
-def _as_array(var: Variable, value: Any) -> Array:
-    """Arrays keep their dtype (checked later), not their byte order; Python numbers and lists of numbers take the
-    declared dtype."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        array = np.asarray(value)
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    try:
-        return exact_array(value, var.dtype)
-    except DtypeError as error:
-        raise FeedError(f"the feed of {var.name!r} is {error}; use fluid.create_lod_tensor for sequences") from error
-
-
-def _converted(var: Variable, array: Array, wanted: np.dtype[Any]) -> Array:
-    if array.dtype == np.uint64 and wanted == np.int64:
-        return array.view(np.int64)
-    raise FeedError(f"the dtype of fed {var.name!r} must be {wanted.name!r}, but it is {array.dtype.name!r}")
-
-
-def _check_shape(var: Variable, array: Array) -> None:
-    assert var.shape is not None
-    fits = array.ndim == len(var.shape) and all(d < 0 or d == a for d, a in zip(var.shape, array.shape, strict=True))
-    if not fits:
-        raise FeedError(
-            f"the shape of fed {var.name!r} must be {list(var.shape)} (-1: any), but it is {list(array.shape)}"
-        )
 
 
 def fetched(env: Env, name: str, return_numpy: bool) -> Any:

@@ -15,6 +15,7 @@ from fluidlite.core.ir import EMPTY, Operator
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.registry import Kernel, OpDef, kwarg, parameters_of
+from fluidlite.runtime import in_place
 from fluidlite.runtime.bind import detached, located
 from fluidlite.runtime.env import Env, Step
 from fluidlite.values.selected_rows import SelectedRows
@@ -42,10 +43,16 @@ class _Target(NamedTuple):
     many: bool
 
 
-def bind(ctx: KernelContext, plain: Step, persistable: frozenset[str], changing: Collection[str]) -> Step:
+def bind(
+    ctx: KernelContext,
+    plain: Step,
+    persistable: frozenset[str],
+    changing: Collection[str],
+    dying: Collection[str] = (),
+) -> Step:
     """A closure that does what ``plain`` does; ``plain`` itself where the op has arguments of other forms.
 
-    ``changing``: inputs that outputs may not be views of.
+    ``changing``: inputs that outputs may not be views of. ``dying``: inputs whose memory the step may take.
     """
     op_def = registry.get(ctx.op.type)
     kernel = op_def.kernel
@@ -61,19 +68,30 @@ def bind(ctx: KernelContext, plain: Step, persistable: frozenset[str], changing:
     watched = [index for index, (name, _) in enumerate(names) if name in changing]
     store = _writer(op_def, targets, persistable, watched)
     only = _only_temporary(op_def, targets, persistable) if not watched else None
+    taking = in_place.taking(ctx, op_def, [name for name, _ in names], frozenset(dying).difference(changing))
 
-    array = np.ndarray  # a name of the closure is found faster
+    at = taking.at if taking is not None else 0
+    array, smallest = np.ndarray, in_place.SMALLEST  # a name of the closure is found faster
 
     def step(env: Env) -> None:
         local, scoped = env.local, env.scope.values
-        values = []
+        values: list[Any] = []
         for name, kept, sparse in sources:
             value = (scoped if kept else local).get(name)
             if type(value) is not array and not (sparse and type(value) in _SPARSE):
                 return plain(env)
             values.append(value)
         try:
-            result = kernel(ctx, *(grouped(values) if grouped else values), **constants)
+            if (
+                taking is not None
+                and type(values[at]) is array
+                and values[at].nbytes >= smallest
+                and taking.allowed(env, values)
+            ):
+                compute = taking.kernel
+            else:
+                compute = kernel
+            result = compute(ctx, *(grouped(values) if grouped else values), **constants)
             if only is not None and type(result) is array:
                 local[only] = result
             else:

@@ -1,7 +1,8 @@
 """Compiles a program into a plan: per block a list of bound steps, one per op (or group of ops that ask servers together).
 
 Every op has a plain step (`bind`); most have a fast one too (`fast`), which does the same for values that are bare
-arrays. After a step the temporaries that no later step touches are dropped.
+arrays. After a step the temporaries that no later step touches are dropped; a fast step may compute in the memory of one
+of them (`in_place`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fluidlite.ops.context import KernelContext, Ports, RunState
 from fluidlite.runtime import fast, profile, schedule
 from fluidlite.runtime.bind import bind, bind_pulls
 from fluidlite.runtime.env import Env, Step
+from fluidlite.runtime.in_place import chosen
 from fluidlite.runtime.scope import Scope
 
 
@@ -38,7 +40,7 @@ class Plan:
     """A compiled program. Valid for one state of the program (``Program.edits``).
 
     ``runs`` numbers the runs: what is drawn at random differs from run to run. ``plain`` runs every op by its plain
-    step, as a reference.
+    step, as a reference. ``in_place``: whether steps may compute in the memory of what dies with them (`in_place.chosen`).
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Plan:
         block: int = 0,
         runs: Iterator[int] | None = None,
         plain: bool = False,
+        in_place: bool | None = None,
     ) -> None:
         self.program = program
         self.run_state = RunState()
@@ -56,6 +59,7 @@ class Plan:
         self._overwritten = overwritten(program)
         self._ports = ports
         self._plain = plain
+        self._in_place = chosen(in_place)
         self._blocks: dict[int, Compiled] = {}
         self._runs = runs if runs is not None else itertools.count()
         self._block = block
@@ -109,12 +113,14 @@ class Plan:
         if idx not in self._blocks:
             block = self.program.blocks[idx]
             groups = schedule.groups(block.ops, self.program.blocks)
-            bound = [self._bind(block, group) for group in groups]
+            dead = self._dead(groups)
+            released = idx == self._block and self._in_place
+            bound = [self._bind(block, g, gone if released else ()) for g, gone in zip(groups, dead, strict=True)]
             labels = [group[0].type for group in groups]
-            self._blocks[idx] = Compiled([p for p, _ in bound], [f for _, f in bound], self._dead(groups), labels)
+            self._blocks[idx] = Compiled([p for p, _ in bound], [f for _, f in bound], dead, labels)
         return self._blocks[idx]
 
-    def _bind(self, block: Block, group: list[Operator]) -> tuple[Step, Step]:
+    def _bind(self, block: Block, group: list[Operator], dying: Collection[str]) -> tuple[Step, Step]:
         """The plain and the fast step of a group; the same one where there is no faster."""
         contexts = [
             KernelContext(
@@ -128,7 +134,7 @@ class Plan:
         (ctx,) = contexts
         changing = self._changing(ctx.op)
         plain = bind(ctx, changing)
-        return plain, fast.bind(ctx, plain, self.persistable, changing)
+        return plain, fast.bind(ctx, plain, self.persistable, changing, dying)
 
     def _changing(self, op: Operator) -> frozenset[str]:
         """The inputs that outputs may not be views of: those that an op changes in place, and, for what outlives the run,

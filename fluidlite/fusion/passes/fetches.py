@@ -60,14 +60,14 @@ def _fetch(graph: Graph, split: Node) -> _Fetch | None:
     for type in ("prefetch", "concat"):
         arguments = chain[-1].op.outputs["Out"]
         readers = graph.readers(arguments[0])
-        if len(readers) != 1 or readers[0].op.type != type or readers[0].op.inputs.get("X") != arguments:
+        if len(readers) != 1 or readers != graph.readers(arguments[0], type) or readers[0].op.inputs["X"] != arguments:
             return None
         chain.append(readers[0])
     rows = chain[-1].op.outputs["Out"]
     uses = graph.readers(rows[0])
     if len(split.op.inputs["Ids"]) != 1 or split.op.outputs.get("Inverse") or not uses:
         return None
-    if any(node.op.type not in (*LOOKUPS, *GRADS) or node.op.inputs["W"] != rows for node in uses):
+    if uses != graph.readers(rows[0], *LOOKUPS, *GRADS) or any(node.op.inputs["W"] != rows for node in uses):
         return None
     return _Fetch(chain, uses)
 

@@ -122,7 +122,11 @@ def _backward(
     if not cuts:
         return []
     (cut, *more), arguments = cuts, [slot.argument for slot in run]
-    if more or cut.op.inputs["X"] != concat.op.inputs["X"]:
+    if (
+        more
+        or cut.op.inputs["X"] != concat.op.inputs["X"]
+        or len(cut.op.outputs["X@GRAD"]) != len(concat.op.inputs["X"])
+    ):
         return None
     grads = dict(zip(cut.op.inputs["X"], cut.op.outputs["X@GRAD"], strict=True))
     wanted = [grads[argument] for argument in arguments]

@@ -41,8 +41,8 @@ def lookups(graph: Graph) -> None:
 def alike(graph: Graph, nodes: Iterable[Node]) -> list[list[Node]]:
     """The lookups of each parameter that differ in ids and output only.
 
-    Those of a parameter that is also read by an op that does not train are left out: whether it makes rows or answers
-    zeros depends on the order.
+    Those of a parameter that is also read by an op that does not train, or inside a block, are left out: whether one that
+    does not train finds a row or answers zeros depends on the order.
     """
     groups: dict[Hashable, list[Node]] = {}
     for node in nodes:
@@ -53,7 +53,7 @@ def alike(graph: Graph, nodes: Iterable[Node]) -> list[list[Node]]:
 def _all_train(graph: Graph, lookup: Node) -> bool:
     is_test = lookup.op.attr("is_test", default=False)
     readers = graph.readers(lookup.op.inputs["W"][0])
-    return all(node.op.attr("is_test", default=False) == is_test for node in readers)
+    return all(node.op.attr("is_test", default=False) == is_test and not node.blocks for node in readers)
 
 
 def _kind(op: Operator) -> Hashable:

@@ -29,6 +29,11 @@
     {                                                                                                          \
         for (Py_ssize_t i = 0; i < n; i++)                                                                     \
             d_x[i] = d_out[i] * (T)(out[i] > 0);                                                               \
+    }                                                                                                          \
+    FL_CLONES static void relu_grad_over_##type(const T *out, T *d_out, Py_ssize_t n)                          \
+    {                                                                                                          \
+        for (Py_ssize_t i = 0; i < n; i++)                                                                     \
+            d_out[i] *= (T)(out[i] > 0);                                                                       \
     }
 
 LOOPS(float, f32)
@@ -81,7 +86,7 @@ static PyObject *bias_act(PyObject *Py_UNUSED(self), PyObject *const *objects, P
     return fl_done(args, 3);
 }
 
-/* relu_grad(out, d_out, d_x): d_out times 1 where out is above 0, times 0 elsewhere; d_x may be d_out. */
+/* relu_grad(out, d_out, d_x): d_out times 1 where out is above 0, times 0 elsewhere. */
 static PyObject *relu_grad(PyObject *Py_UNUSED(self), PyObject *const *objects, Py_ssize_t count)
 {
     static const fl_want wants[] = {
@@ -102,9 +107,29 @@ static PyObject *relu_grad(PyObject *Py_UNUSED(self), PyObject *const *objects, 
     return fl_done(args, 3);
 }
 
+/* relu_grad_over(out, d_out): as relu_grad, in d_out. */
+static PyObject *relu_grad_over(PyObject *Py_UNUSED(self), PyObject *const *objects, Py_ssize_t count)
+{
+    static const fl_want wants[] = {{"out", FL_FLOATS, 0}, {"d_out", FL_FLOATS | FL_WRITE, 0}};
+    fl_arg args[2];
+    if (fl_parse("relu_grad_over", objects, count, wants, 2, args) < 0)
+        return NULL;
+    if (!same_type("relu_grad_over", args, 2) ||
+        !fl_same_length("relu_grad_over", "elements of out and d_out", args[0].rows, args[1].rows))
+        return fl_failed(args, 2);
+    Py_BEGIN_ALLOW_THREADS
+    if (args[0].type == FL_F32)
+        relu_grad_over_f32(args[0].data, args[1].data, args[0].rows);
+    else
+        relu_grad_over_f64(args[0].data, args[1].data, args[0].rows);
+    Py_END_ALLOW_THREADS
+    return fl_done(args, 2);
+}
+
 PyMethodDef fl_dense_methods[] = {
     {"relu", FL_FUNCTION(relu), METH_FASTCALL, NULL},
     {"bias_act", FL_FUNCTION(bias_act), METH_FASTCALL, NULL},
     {"relu_grad", FL_FUNCTION(relu_grad), METH_FASTCALL, NULL},
+    {"relu_grad_over", FL_FUNCTION(relu_grad_over), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -28,6 +28,23 @@ def relu_grad(out: Array, d_out: Array) -> Array:
     return d_x
 
 
+def relu_over(x: Array) -> Array:
+    """As in numpy."""
+    if not is_taken(x) or x.ndim == 0 or not x.size:
+        return in_numpy.relu_over(x)
+    # a bias of 0 changes nothing but the sign of zeros, which relu drops
+    _c.bias_act(x.reshape(-1, x.shape[-1]), np.zeros(x.shape[-1:], x.dtype), 1)
+    return x
+
+
+def relu_grad_over(out: Array, d_out: Array) -> Array:
+    """As in numpy."""
+    if out.shape != d_out.shape or not is_taken(out, d_out):
+        return in_numpy.relu_grad_over(out, d_out)
+    _c.relu_grad_over(out, d_out)
+    return d_out
+
+
 def bias_act(x: Array, bias: Array, act: str) -> Array:
     """As in numpy."""
     in_numpy.check_bias_act(x, bias, act)

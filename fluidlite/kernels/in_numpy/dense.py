@@ -24,6 +24,16 @@ def relu_grad(out: Array, d_out: Array) -> Array:
     return d_out * (out > 0)
 
 
+def relu_over(x: Array) -> Array:
+    """As `relu`, in ``x``."""
+    return np.maximum(x, np.zeros(x.shape[-1:], x.dtype), out=x)
+
+
+def relu_grad_over(out: Array, d_out: Array) -> Array:
+    """As `relu_grad`, in ``d_out``, which has the shape and dtype of ``out``."""
+    return np.multiply(d_out, out > 0, out=d_out)
+
+
 def bias_act(x: Array, bias: Array, act: str) -> Array:
     """``act(x + bias)``, computed in ``x`` (n, d) and returned; ``bias`` has d elements.
 
@@ -31,7 +41,7 @@ def bias_act(x: Array, bias: Array, act: str) -> Array:
     """
     check_bias_act(x, bias, act)
     x += bias.reshape(-1)
-    return np.maximum(x, np.zeros(x.shape[-1:], x.dtype), out=x) if act else x
+    return relu_over(x) if act else x
 
 
 def act_grad(out: Array, d_out: Array, act: str) -> Array:
