@@ -1,7 +1,7 @@
 """Longer checks than the gate runs.
 
 - ``nox -s full``: every test, the slow ones too, on each Python with the newest packages; what trains once more with the
-  kernels in numpy, without fusion, and both
+  kernels in numpy, without fusion, and both; and ten minutes of killed processes and lost messages
 - ``nox -s floor``: the gate's tests on the oldest supported packages
 - ``nox -s package``: what the wheel and the sdist hold, and that they work outside the repository, without a compiler too
 - ``nox -s sanitize``: the tests of tables, parsers and kernels with C kernels that report what is undefined or out of bounds
@@ -63,6 +63,7 @@ def full(session: nox.Session) -> None:
     for kernels, fusion in OTHER_CORNERS:
         corner = {"FLUIDLITE_KERNELS": kernels, "FLUIDLITE_FUSION": fusion}
         session.run("pytest", "-n", "2", "-m", "full or not full", *(session.posargs or OF_RUNS), env=corner)
+    session.run("python", "-m", "benchmarks.chaos", "--minutes", "10")
 
 
 @nox.session(python="3.11")

@@ -3,7 +3,8 @@
 Job ``ctr``: 26 id slots and 13 numbers, one shared table of rows, hidden layers, sigmoid cross entropy. Job ``embed``:
 pull and push of unique rows. ``--mode ps`` starts servers and trainers as processes on this machine.
 ``--extra dist=0``: the embedding is a dense parameter with sparse gradients, not an auto-grown table.
-``--extra dense=trainer``: dense parameters stay on the only trainer.
+``--extra dense=trainer``: dense parameters stay on the only trainer. ``--extra log=1``: servers keep a log of what they
+acknowledge; ``two_phase=0``: a step counts on each server at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.processes import Job, free_endpoints, mark, mark_result, timed
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 MODULE: Final = "benchmarks.fluidlite_ctr"
 _TIMEOUT: Final = 300.0
 #: options that only the process that starts the others uses
-_OWN: Final = ("role", "index", "endpoints")
+_OWN: Final = ("role", "index", "endpoints", "log")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--workload", choices=["ctr", "embed"], default="ctr")
     made.add_argument("--mode", choices=["local", "ps"], default="local")
-    made.add_argument("--sync", choices=["async", "sync"], default="async")
+    made.add_argument("--sync", choices=["async", "sync", "geo", "half"], default="async")
     made.add_argument("--servers", type=int, default=1)
     made.add_argument("--trainers", type=int, default=1)
     made.add_argument("--steps", type=int, default=200, help="timed steps of each trainer")
@@ -50,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--data", default="", help="an .npz file with ids, dense, label; default: made when missing")
     made.add_argument("--profile", action="store_true", help="also report milliseconds a step by type of op")
     made.add_argument("--trace", default="", help="with --profile: file for a trace of the first trainer's ops")
-    made.add_argument("--extra", default="", help="k=v,k=v; known: dist=0|1, dense=trainer|server")
+    made.add_argument("--extra", default="", help="k=v,k=v; known: dist, two_phase, log=0|1, dense=trainer|server")
     for hidden in _OWN:
         made.add_argument(f"--{hidden}", default="", help=argparse.SUPPRESS)
     return made
@@ -150,8 +152,7 @@ def play(args: argparse.Namespace) -> None:
     minimize(args, loss)
     exe = fluid.Executor(fluid.CPUPlace())
     if args.role in ("server", "trainer"):
-        config = fluid.DistributeTranspilerConfig(dense_on_trainer="dense=trainer" in args.extra)
-        transpiler = fluid.DistributeTranspiler(config)
+        transpiler = fluid.DistributeTranspiler(config_of(args))
         trainer = index if args.role == "trainer" else 0
         transpiler.transpile(trainer, pservers=args.endpoints, trainers=args.trainers, sync_mode=args.sync == "sync")
         if args.role == "server":
@@ -182,6 +183,21 @@ def play(args: argparse.Namespace) -> None:
     mark_result(result)
 
 
+def config_of(args: argparse.Namespace) -> fluid.DistributeTranspilerConfig:
+    """How pushes count; in geo mode trainers exchange every ten steps, as the peers do."""
+    import fluidlite as fluid
+
+    return fluid.DistributeTranspilerConfig(
+        dense_on_trainer="dense=trainer" in args.extra,
+        sync_mode=args.sync == "sync",
+        half_async=args.sync == "half",
+        geo_sgd_mode=args.sync == "geo",
+        geo_sgd_need_push_nums=10,
+        two_phase_commit="two_phase=0" not in args.extra,
+        log_dir=args.log,
+    )
+
+
 def breakdown(step: Callable[[], object], trace: str, steps: int = 50) -> dict[str, float]:
     """Milliseconds of a step by type of op, the most first, from some more steps."""
     from fluidlite import profiler
@@ -207,12 +223,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     servers, trainers = (0, 1) if local else (args.servers, args.trainers)
     job = Job(trainers)
     endpoints = ",".join(free_endpoints(servers))
-    argv = child_options(args, endpoints)
-    for index in range(servers):
-        job.start("server", index, MODULE, argv, args.threads)
-    for index in range(trainers):
-        job.start("local" if local else "trainer", index, MODULE, argv, args.threads)
-    ok = job.finish(_TIMEOUT)
+    with TemporaryDirectory() as folder:
+        argv = child_options(args, endpoints, folder if "log=1" in args.extra else "")
+        for index in range(servers):
+            job.start("server", index, MODULE, argv, args.threads)
+        for index in range(trainers):
+            job.start("local" if local else "trainer", index, MODULE, argv, args.threads)
+        ok = job.finish(_TIMEOUT)
     given = {key: value for key, value in vars(args).items() if key not in (*_OWN, "data")}
     line = {"system": "fluidlite", "version": _version(), **given, "servers": servers, "trainers": trainers, "ok": ok}
     line["sync"] = None if local else args.sync
@@ -222,9 +239,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return line | {"rcs": [(child.name, child.process.returncode) for child in job.servers + job.workers]}
 
 
-def child_options(args: argparse.Namespace, endpoints: str) -> list[str]:
+def child_options(args: argparse.Namespace, endpoints: str, log: str) -> list[str]:
     """The options that this process was given, for its children."""
     options = ["--endpoints", endpoints] if endpoints else []
+    options += ["--log", log] if log else []
     for key, value in vars(args).items():
         flag = f"--{key.replace('_', '-')}"
         if key in _OWN or value in ("", False):

@@ -21,6 +21,8 @@ _RATE: Final = "examples/s"
 _JOB: Final = "CTR job (26 slots × 16, 1 M ids Zipf, 13 numbers, 400-400-1, batch 512)"
 _DENSE: Final = Run("fluidlite dense", "fluidlite", "--extra dist=0")
 _ON_TRAINER: Final = Run("fluidlite dense on trainer", "fluidlite", "--extra dense=trainer")
+_BARE: Final = Run("neither", "fluidlite", "--extra two_phase=0")
+_DURABLE: Final = Run("two phases and log", "fluidlite", "--extra log=1")
 #: ids of a row's key, and of the index that finds it at two cells a key, in bytes; beside them its values
 _KEY, _CELLS = 8, 8
 _EMPTY: Final = "--batch 1 --steps 5 --warmup 1"
@@ -152,6 +154,29 @@ FIGURES: Final = (
         at_least(1.5, "fluid"),
         _OTHERS,
         _FIRST_STEP,
+    ),
+    served(
+        "geo",
+        "2 pservers × 2 trainers, geo sgd: ten local steps, then an exchange; `table`: trainers fetch rows when they first "
+        "use them, all others hold the whole embedding from the start",
+        f"{_PS2} --sync geo",
+        (
+            Run("fluidlite", "fluidlite", "--extra dist=0"),
+            Run("fluidlite table", "fluidlite"),
+            Run("fluid", "fluid"),
+        ),
+        at_least(1.15, "fluid"),
+    ),
+    *(
+        served(
+            f"durable-{mode}",
+            f"2 pservers × 2 trainers, {mode} sgd: what it costs that a step counts on all servers or on none, and that each "
+            "writes it to a log before it answers",
+            f"{_PS2} --sync {mode}",
+            (_BARE, Run("two phases", "fluidlite"), _DURABLE),
+            at_least(0.9, _BARE.name, what="two phases and log against neither", of=_DURABLE.name),
+        )
+        for mode in ("sync", "async")
     ),
     Figure(
         "memory",

@@ -22,12 +22,11 @@ from benchmarks import fluidlite_ctr
 from benchmarks.environment import REPO, benchmark_environment
 from fluidlite.protocol.messages import (
     CommitReply,
-    Gradient,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     RowRequest,
-    StepHeader,
     Value,
 )
 from fluidlite.protocol.service import Pending, Service
@@ -68,7 +67,7 @@ class Echo(PServer):
             self._rows = np.zeros((len(request.ids), self._width), np.float32)
         return self._rows
 
-    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
+    def commit(self, push: Push) -> Pending[CommitReply]:
         return lambda: CommitReply(0)
 
 
@@ -84,8 +83,8 @@ class DictOfRows(Echo):
         assert isinstance(request, RowRequest)
         return np.stack([self._table[row] for row in request.ids.tolist()])
 
-    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        for gradient in gradients:
+    def commit(self, push: Push) -> Pending[CommitReply]:
+        for gradient in push.gradients:
             assert gradient.rows is not None
             for row, value in zip(gradient.rows.tolist(), gradient.value, strict=True):
                 self._table[row] -= RATE * value

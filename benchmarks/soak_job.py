@@ -168,8 +168,8 @@ def read(args: argparse.Namespace, exe: fluid.Executor) -> None:
     program = fluid.default_main_program()
     assert program.distribution is not None
     store = ServerStore(program.distribution.plan, program.desc, ScopeStore(fluid.global_scope()), exe)
-    table = store.read("emb")
-    np.savez(args.out, ids=table.rows, rows=table.value, dense=store.read("dense"))
+    table, dense = store.read(["emb", "dense"])
+    np.savez(args.out, ids=table.rows, rows=table.value, dense=dense)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fluidlite import (
     backward,
     clip,
+    constraint,
     core,
     fusion,
     initializer,
@@ -44,15 +45,20 @@ from fluidlite.values.selected_rows import SelectedRows
 
 if TYPE_CHECKING:
     from fluidlite.cluster import LocalCluster
+    from fluidlite.ps_client import PSClient
 else:
 
     def __getattr__(name: str) -> Any:
-        """`LocalCluster` brings the server and its protocol, so it is imported when it is first used."""
-        if name != "LocalCluster":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from fluidlite.cluster import LocalCluster
+        """`LocalCluster` and `PSClient` bring the server and its protocol, so they are imported when they are first used."""
+        if name == "LocalCluster":
+            from fluidlite.cluster import LocalCluster
 
-        return LocalCluster
+            return LocalCluster
+        if name == "PSClient":
+            from fluidlite.ps_client import PSClient
+
+            return PSClient
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __version__ = "0.1.0"
@@ -67,6 +73,7 @@ __all__ = [
     "Executor",
     "LoDTensor",
     "LocalCluster",
+    "PSClient",
     "ParamAttr",
     "Program",
     "Scope",
@@ -75,6 +82,7 @@ __all__ = [
     "append_backward",
     "backward",
     "clip",
+    "constraint",
     "core",
     "create_lod_tensor",
     "create_random_int_lodtensor",

@@ -1,4 +1,4 @@
-"""The command line: ``fluidlite demo | doctor | fuse | launch | show | trace | transpile``."""
+"""The command line: ``fluidlite checkpoint | demo | doctor | fuse | launch | show | trace | transpile``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 import fluidlite
 from fluidlite import config, fusion
 from fluidlite import launch as launcher
+from fluidlite.checkpoint import commands as checkpoints
 from fluidlite.core import ir, serde, text
 from fluidlite.errors import FluidliteError, TextFormError
 from fluidlite.transpiler import explain
@@ -46,6 +47,7 @@ def options(
 
 
 app.command("launch", context_settings=launcher.CONTEXT)(launcher.command)
+app.add_typer(checkpoints.app, name="checkpoint")
 
 
 @app.command()
@@ -119,7 +121,7 @@ def transpile(
         if pserver >= pservers:
             raise typer.BadParameter(f"there are {pservers} pservers, numbered from 0")
         plan = plan.at(cluster.endpoints[pserver])
-    typer.echo(explain.after(main_program, startup_program, plan, role, after or explain.last_pass(role)))
+    typer.echo(explain.after(main_program, startup_program, plan, role, after or explain.last_pass(role, plan)))
 
 
 @app.command()

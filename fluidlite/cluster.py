@@ -11,7 +11,7 @@ from fluidlite.core.ir import Program as Desc
 from fluidlite.errors import FluidliteError, ProgramError
 from fluidlite.executor import Executor
 from fluidlite.framework import Program, VarOrName
-from fluidlite.ports import TrainerPorts
+from fluidlite.ports import TrainerPorts, keeper_of
 from fluidlite.pserver.host import Host, make_service
 from fluidlite.pserver.service import IN_PROCESS, PServer
 from fluidlite.rpc.inproc import inproc_port
@@ -122,9 +122,11 @@ class LocalCluster:
         return self._transpiler.get_test_program(program)
 
     def close(self) -> None:
-        """Complete every trainer; the servers then end. Idempotent."""
+        """Complete every trainer; the servers then end, with a checkpoint where they keep some. Idempotent."""
         for trainer in self.trainers:
             trainer.executor.close()
+        for service in self.services.values():
+            service.close()
         self._threads.shutdown()
 
     def _serve(self, endpoint: str) -> PServer:
@@ -132,7 +134,8 @@ class LocalCluster:
         scope = self.scopes[endpoint]
         Executor().run(startup, scope=scope)
         listen = program.desc.root.ops[-1]
-        return make_service(Host(program.desc, listen, scope), IN_PROCESS)
+        host = Host(program.desc, listen, scope)
+        return make_service(host, IN_PROCESS, keeper=keeper_of(listen, host))
 
     def __enter__(self) -> Self:
         return self

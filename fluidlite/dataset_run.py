@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -36,10 +37,11 @@ def run_dataset(
     print_period: int = 100,
     scope: Any = None,
     look_ahead: LookAhead | None = None,
-) -> None:
+    skip: int = 0,
+) -> int:
     """Run ``program`` once per batch of ``dataset``; every ``print_period`` batches fetch and print ``fetch_list``.
 
-    ``fetch_info``: what to print before each value; default the names. Raises DataError and FetchError.
+    ``skip``: how many batches at the start are left out. Returns how many there were. ``fetch_info``: what to print before each value; default the names. Raises DataError and FetchError.
     """
     if not isinstance(dataset, DatasetBase):
         raise DataError("a dataset is needed: make one by fluid.DatasetFactory().create_dataset()")
@@ -49,13 +51,16 @@ def run_dataset(
     if len(labels) != len(fetches):
         raise FetchError(f"fetch_info has {len(labels)} texts for {len(fetches)} variables of fetch_list")
     with dataset.feeds() as feeds:
-        for number, feed in enumerate(_announced(feeds, program, scope, look_ahead), 1):
+        number = sum(1 for _ in itertools.islice(feeds, skip))
+        for feed in _announced(feeds, program, scope, look_ahead):
+            number += 1
             if fetches and number % print_period == 0:
                 values = executor.run(program, feed, fetches, scope=scope, return_numpy=False)
                 for label, value in zip(labels, values, strict=True):
                     print(f"batch {number} {label}: {_shown(value)}", flush=True)
             else:
                 executor.run(program, feed, [], scope=scope)
+    return number
 
 
 def without_updates(program: Program | None) -> Program:

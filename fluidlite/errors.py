@@ -118,6 +118,10 @@ class StaleError(RemoteError):
     """The server refused a step from an older incarnation or from too old a version of the parameters."""
 
 
+class OutdatedStepError(StaleError):
+    """A step was computed from too old a version of the parameters. An executor computes it again before a user sees it."""
+
+
 class LeaseLostError(StaleError):
     """The server does not know the trainer (any more): it never registered there, or its lease ran out."""
 

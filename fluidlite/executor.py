@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from fluidlite import framework
 from fluidlite.data_loader import with_loaders
 from fluidlite.dataset import DatasetBase
 from fluidlite.dataset_run import run_dataset, without_updates
+from fluidlite.environment import whole_number
 from fluidlite.errors import FetchError, FluidliteError, ProgramError
 from fluidlite.framework import Program, Variable, VarOrName
 from fluidlite.fusion.pipeline import Choice, chosen
@@ -60,6 +61,10 @@ class Executor:
         self.place = place
         #: how this process reaches others
         self.ports: Ports = ports if ports is not None else ProcessPorts()
+        #: by program: what is called at versions
+        self._hooks: dict[int, list[_Every]] = {}
+        #: by program: batches of data sets that are still to be left out
+        self._to_skip: dict[int, int] = {}
         self._core = ExecutorCore(self.ports, chosen(fusion), in_place=in_place)
 
     def run(
@@ -86,7 +91,24 @@ class Executor:
         Raises FeedError, FetchError, UninitializedError, OpRunError and what the ops raise.
         """
         program, feed, names = _as_given(program, feed, fetch_list)
-        return self._core.run(program.desc, with_loaders(program, feed), names, scope, return_numpy)
+        values = self._core.run(program.desc, with_loaders(program, feed), names, scope, return_numpy)
+        for hook in self._hooks.get(program.desc.uid, ()):
+            hook.look(self.ports.version if program.distribution is not None else hook.runs + 1)
+        return values
+
+    def run_every(self, versions: int, function: Callable[[int], object], program: Program | None = None) -> None:
+        """Call ``function(version)`` after the run of a program with which the model reaches a multiple of ``versions``.
+
+        ``program`` (default: the default main program) trains; `run` and `train_from_dataset` call the function when the
+        step is done, so it may run a test program by this executor, or save. The version is that of the servers as far
+        as this trainer has heard; of a program without servers, the number of runs. It can have gone past the multiple
+        where trainers do not wait for each other. What the function raises, the run raises; the step counts all the same.
+        Raises ProgramError for ``versions`` < 1.
+        """
+        if versions < 1:
+            raise ProgramError(f"run_every: versions must be at least 1, not {versions}")
+        program = program if program is not None else framework.default_main_program()
+        self._hooks.setdefault(program.desc.uid, []).append(_Every(versions, function))
 
     def check(
         self,
@@ -97,6 +119,19 @@ class Executor:
         """Raise what `run` would raise before it runs the first op: wrong feeds, fetches of unknown variables."""
         program, feed, names = _as_given(program, feed, fetch_list)
         self._core.check(program.desc, feed, names)
+
+    def resume(self, program: Program | None = None) -> int:
+        """How many steps of this trainer count on the servers already: 0 in a new job, more in a process that was started
+        again. To go on where it ended, leave out as many batches::
+
+            for batch in itertools.islice(reader(), exe.resume(), None):
+                exe.run(feed=feeder.feed(batch), fetch_list=[loss])
+
+        ``program``: a trainer's main program (default: the default one), after the startup program was run. Waits until the
+        last of these steps is applied, so that what follows sees it, and numbers the runs of the program behind them, so
+        that dropout and the like draw what they would have drawn. Raises what the first contact with servers does.
+        """
+        return self._core.resume((program if program is not None else framework.default_main_program()).desc)
 
     def prefetch(
         self, program: Program | None = None, feed: Mapping[str, Any] | None = None, scope: Scope | None = None
@@ -131,10 +166,22 @@ class Executor:
         Every ``print_period`` batches ``fetch_list`` is fetched and printed behind the texts of ``fetch_info``. With
         ``look_ahead`` the rows of a batch are asked for before the batch before it is run: see `prefetch`. The other
         arguments are Fluid's and change nothing: files are read by the threads that the dataset was told of, and steps
-        follow each other. Raises DataError, FetchError and what `run` does.
+        follow each other. In a process that `fluidlite launch --restart` started again, the batches of its steps that
+        count already are left out, over all calls for the program; they must be the same ones again. Raises DataError,
+        FetchError and what `run` does.
         """
         ahead = self.prefetch if look_ahead else None
-        run_dataset(self, program, dataset, fetch_list, fetch_info, print_period, scope, ahead)
+        program = program if program is not None else framework.default_main_program()
+        skip = self._counted_before(program)
+        batches = run_dataset(self, program, dataset, fetch_list, fetch_info, print_period, scope, ahead, skip)
+        self._to_skip[program.desc.uid] = max(0, skip - batches)
+
+    def _counted_before(self, program: Program) -> int:
+        """How many batches of ``program`` are still to be left out: those whose steps count already."""
+        uid = program.desc.uid
+        if uid not in self._to_skip:
+            self._to_skip[uid] = self.resume(program) if whole_number("FLUIDLITE_RESTARTS", 0) else 0
+        return self._to_skip[uid]
 
     def infer_from_dataset(
         self,
@@ -161,6 +208,25 @@ class Executor:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         """Closes; after an error as a trainer that was lost, so that the others do not take its work for done."""
         self._core.close(failed=kind is not None)
+
+
+class _Every:
+    """Calls a function whenever a version passes a multiple of ``versions``."""
+
+    def __init__(self, versions: int, function: Callable[[int], object]) -> None:
+        self._versions = versions
+        self._function = function
+        self._reached: int | None = None
+        #: of the program, since this was made
+        self.runs = 0
+
+    def look(self, version: int) -> None:
+        """A run is over, and the model at a version."""
+        self.runs += 1
+        before = version - 1 if self._reached is None else self._reached
+        self._reached = max(version, before)
+        if version // self._versions > before // self._versions:
+            self._function(version)
 
 
 def _as_given(

@@ -8,6 +8,7 @@ empty table that knows how to make a row.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -204,6 +205,45 @@ class NumpyArrayInitializer(Initializer):
         if not np.can_cast(self.value.dtype, numpy_dtype(var.dtype), "same_kind"):
             raise DtypeError(f"the initial value of {var.name!r} is {self.value.dtype.name}, the parameter {var.dtype}")
         return "assign_value", value_attrs(self.value.astype(numpy_dtype(var.dtype)))
+
+
+class FromFile(Initializer):
+    """Rows of a file, by id; rows that the file does not have start as ``default`` says (zeros where it is None).
+
+    ``url``, a path or a URL that fsspec knows, is a ``.npy`` matrix (rows, width) of floats, with its ids in the ``.npy``
+    file ``ids`` (rows,), else row i has id i. Or it is text, a word and its numbers in each line, as word2vec and GloVe
+    write it: a word's id is what the vocabulary ``words`` says, lines ``word`` (whose number, from 0, is the id) or
+    ``word<tab>id``, or else its line. Servers read the file when they start, each the rows that it holds. DataError for a
+    file of another width, an id that comes twice and numbers that are not finite.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        ids: str | os.PathLike[str] | None = None,
+        words: str | os.PathLike[str] | None = None,
+        default: Initializer | None = None,
+    ) -> None:
+        self.url = os.fspath(url)
+        self.ids = os.fspath(ids or "")
+        self.words = os.fspath(words or "")
+        self.default = default or Constant(0.0)
+        if not self.default.prepends or isinstance(default, FromFile):
+            raise ProgramError(f"FromFile: other rows cannot start by {type(default).__name__}")
+
+    def op(self, var: Variable, /) -> tuple[str, dict[str, Any]]:
+        if len(var.shape) != 2:
+            raise ShapeError(f"FromFile fills rows of a matrix, but {var.name!r} is {list(var.shape)}")
+        return "rows_from_file", {"url": self.url, "ids_url": self.ids, "words_url": self.words}
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        op_type, attrs = self.op(var)
+        if isinstance(var.desc, ir.Parameter) and var.desc.is_distributed:
+            attrs["auto_grown_table"] = True
+        with op_role(OpRole.FORWARD):
+            op = block.prepend_op(op_type, inputs={"X": var}, outputs={"Out": var}, attrs=attrs)
+        self.default(var, block)  # goes in front
+        return op
 
 
 def value_attrs(value: Array) -> dict[str, Any]:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fluidlite import framework
+from fluidlite.checkpoint_io import load_checkpoint, save_checkpoint, watch_checkpoints
 from fluidlite.core import ir
 from fluidlite.core.verify import verify
 from fluidlite.data_loader import DataLoader, PyReader
-from fluidlite.dist_io import ServerStore, Store, load_on_server, names_on_server
+from fluidlite.dist_io import NOT_SAVED, ServerStore, Store, load_on_server, names_on_server
 from fluidlite.dtypes import VarKind, numpy_dtype
-from fluidlite.errors import DtypeError, ProgramError, ShapeError, UninitializedError
+from fluidlite.errors import CorruptFileError, DtypeError, ProgramError, ShapeError, UninitializedError
 from fluidlite.framework import Parameter, Program, Variable, VarOrName
 from fluidlite.inference import inference_program, looked_up_tables, take_feed_fetch
 from fluidlite.ops import registry
@@ -37,6 +38,7 @@ from fluidlite.reader import (
     xmap_readers,
 )
 from fluidlite.runtime.scope import Scope, global_scope
+from fluidlite.serving import ask_servers
 from fluidlite.values import files
 from fluidlite.values.initial import Constant
 from fluidlite.values.lod import LoDTensor
@@ -58,22 +60,24 @@ __all__ = [
     "is_belong_to_optimizer",
     "is_parameter",
     "is_persistable",
+    "load_checkpoint",
     "load_inference_model",
     "load_params",
     "load_persistables",
     "load_vars",
     "map_readers",
     "multiprocess_reader",
+    "save_checkpoint",
     "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",
     "shuffle",
+    "watch_checkpoints",
     "xmap_readers",
 ]
 
 Predicate: TypeAlias = Callable[[Variable], bool]
-_NOT_SAVED = (VarKind.FEED_MINIBATCH, VarKind.FETCH_LIST, VarKind.READER, VarKind.RAW)
 _MODEL = "__model__"
 
 
@@ -83,8 +87,8 @@ class ScopeStore:
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    def read(self, name: str) -> Any:
-        return self._scope.get(name)
+    def read(self, names: Sequence[str]) -> list[Any]:
+        return [self._scope.get(name) for name in names]
 
     def write(self, name: str, value: Any) -> None:
         self._scope.set(name, files.into_table(self._scope.get(name), value))
@@ -100,7 +104,7 @@ def is_parameter(var: Variable) -> bool:
 
 def is_persistable(var: Variable) -> bool:
     """Whether the variable outlives a run: parameters, accumulators, learning rates, counters."""
-    return var.persistable and var.type not in _NOT_SAVED
+    return var.persistable and var.type not in NOT_SAVED
 
 
 def is_belong_to_optimizer(var: Variable) -> bool:
@@ -237,7 +241,9 @@ def load_inference_model(
     """Load what `save_inference_model` wrote, of fluidlite or of Fluid, into the global scope.
 
     Returns ``[program, names to feed, variables to fetch]``. Tables become read-only for the program: an id without a
-    row reads zeros. ``executor`` and ``pserver_endpoints`` are Fluid's and not used.
+    row reads zeros. With ``pserver_endpoints``, the servers of a job that has such tables, in the job's order, the rows
+    of every table are those that the servers have when the program is run: its file is not read. The process need be none
+    of the job's; its executor is to be closed. ``executor`` is Fluid's and not used.
     """
     from fluidlite.core import serde
 
@@ -249,11 +255,11 @@ def load_inference_model(
         verify(desc, registry.find)
     except ProgramError as error:
         raise ProgramError(f"{path}: {error}") from error
-    program = Program(desc)
+    program = Program(ask_servers(desc, pserver_endpoints) if pserver_endpoints else desc)
     store = ScopeStore(global_scope())
     _load(store, Path(dirname), _chosen(program, None, is_persistable), params_filename)
-    for var in looked_up_tables(desc):
-        rows = store.read(var.name)
+    for var in looked_up_tables(program.desc):
+        (rows,) = store.read([var.name])
         if isinstance(rows, SelectedRows):
             store.write(var.name, _as_table(var, rows))
     return [program, feeds, [program.global_block().var(name) for name in results]]
@@ -284,7 +290,7 @@ def _candidates(program: Program, predicate: Predicate) -> list[Variable]:
         held = names_on_server(distribution.plan)
         return [var for var in program.list_vars() if var.name in held]
     original = program if distribution is None else Program(distribution.main)
-    return [var for var in original.list_vars() if var.type not in _NOT_SAVED and predicate(var)]
+    return [var for var in original.list_vars() if var.type not in NOT_SAVED and predicate(var)]
 
 
 def _is_server(program: Program) -> bool:
@@ -303,18 +309,16 @@ def _store(executor: Any, program: Program) -> Store:
 
 
 def _save(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
+    names = [var.name for var in variables]
+    values = dict(zip(names, store.read(names), strict=True))
+    for name, value in values.items():
+        if value is None:
+            raise UninitializedError(f"variable {name!r} has no value to save; run the startup program first")
     if filename is not None:
-        files.save(folder / filename, {var.name: _value(store, var) for var in variables})
+        files.save(folder / filename, values)
         return
-    for var in variables:
-        files.save(_file(folder, var.name), {var.name: _value(store, var)})
-
-
-def _value(store: Store, var: ir.Variable) -> Any:
-    value = store.read(var.name)
-    if value is None:
-        raise UninitializedError(f"variable {var.name!r} has no value to save; run the startup program first")
-    return value
+    for name, value in values.items():
+        files.save(_file(folder, name), {name: value})
 
 
 def _load(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
@@ -328,7 +332,10 @@ def _load(store: Store, folder: Path, variables: Sequence[ir.Variable], filename
         return
     for var, is_rows in zip(variables, rows, strict=True):
         path = _file(folder, var.name)
-        store.write(var.name, _checked(var, files.load(path, var.name, rows=is_rows), path))
+        value = files.load(path, var.name, rows=is_rows)
+        if isinstance(value, SelectedRows) and not is_rows:
+            raise CorruptFileError(f"{path} holds rows by id, but variable {var.name!r} is an array")
+        store.write(var.name, _checked(var, value, path))
 
 
 def _is_rows(store: Store, var: ir.Variable) -> bool:

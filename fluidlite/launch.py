@@ -1,6 +1,8 @@
 """Runs one script as P pservers and T trainers on this machine: ``fluidlite launch --pservers 2 --trainers 2 train.py``.
 
-Every process gets its role from Fluid's environment variables. The first failure ends the job; so does Ctrl-C.
+Every process gets its role from Fluid's environment variables. The first failure ends the job; so does Ctrl-C. With
+``--restart N`` a process that fails or is killed is started again, up to N times each: servers keep what they were
+acknowledged for on disk, and the round waits for a trainer that is on its way back.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +34,16 @@ HOST: Final = "127.0.0.1"
 SERVER_GRACE: Final = 30.0
 TERM_GRACE: Final = 10.0
 OUTPUT_GRACE: Final = 1.0
+#: environment variables: where servers keep their state, for how many seconds a peer is tried again and a trainer whose
+#: connection broke is waited for, and how often this process was started before
+STATE: Final = "FLUIDLITE_STATE_DIR"
+RETRY: Final = "FLUIDLITE_RETRY_SECONDS"
+GRACE: Final = "FLUIDLITE_GRACE_SECONDS"
+RESTARTS: Final = "FLUIDLITE_RESTARTS"
+#: servers end when they are told to
+STAY: Final = "FLUIDLITE_STAY"
+#: seconds that a process may be away, where it is started again
+_AWAY: Final = "60"
 _TAIL: Final = 40
 _LONGEST_LINE: Final = 1 << 16
 _END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,6 +58,8 @@ class Worker:
     index: int
     process: subprocess.Popen[bytes]
     log: Path
+    env: Mapping[str, str]
+    restarts: int = 0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
     reader: threading.Thread | None = None
 
@@ -59,13 +74,15 @@ Ended: TypeAlias = "queue.SimpleQueue[Worker | None]"
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: the script with its arguments, and the environment that all processes share."""
+    """What to run: the script with its arguments, and the environment that all processes share. ``restarts``: how often
+    each process may be started again."""
 
     command: Sequence[str]
     pservers: int
     trainers: int
     log_dir: Path
     env: Mapping[str, str]
+    restarts: int = 0
 
 
 def free_endpoints(count: int) -> list[str]:
@@ -91,8 +108,8 @@ def role_env(job: Job, endpoints: Sequence[str]) -> Iterator[tuple[str, int, dic
         yield "trainer", index, {**common, "TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(index)}
 
 
-def run_job(job: Job, show: Callable[[Worker, str], None]) -> None:
-    """Start every process and wait for the end.
+def run_job(job: Job, show: Callable[[Worker, str], None]) -> bool:
+    """Start every process and wait for the end; whether all ended by themselves, or where they were told to in time.
 
     ``show`` gets every line of output, and may fail: the job goes on without it. Trainers end the job; servers then end
     by themselves, or are told to. Raises LaunchError for the first process that fails or cannot be started, and
@@ -105,7 +122,7 @@ def run_job(job: Job, show: Callable[[Worker, str], None]) -> None:
         try:
             for role, index, env in role_env(job, free_endpoints(job.pservers)):
                 workers.append(_start(job, role, index, env, shown, ended))
-            _await_end(workers, ended, shown)
+            return _await_end(job, workers, ended, shown)
         finally:
             _stop(workers, ended)
 
@@ -126,16 +143,19 @@ def _signals_to(ended: Ended) -> Iterator[None]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-def _start(job: Job, role: str, index: int, env: Mapping[str, str], shown: _Sink, ended: Ended) -> Worker:
-    """Start one process, and the threads that copy its output and wait for its end."""
+def _start(
+    job: Job, role: str, index: int, env: Mapping[str, str], shown: _Sink, ended: Ended, restarts: int = 0
+) -> Worker:
+    """Start one process, and the threads that copy its output and wait for its end. One that was started before adds to
+    its log."""
     path = job.log_dir / f"{'serverlog' if role == 'pserver' else 'workerlog'}.{index}"
     with contextlib.ExitStack() as stack:
         try:
             job.log_dir.mkdir(parents=True, exist_ok=True)
-            log = stack.enter_context(path.open("w", encoding="utf-8"))
+            log = stack.enter_context(path.open("a" if restarts else "w", encoding="utf-8"))
             process = subprocess.Popen(
                 list(job.command),
-                env=dict(env),
+                env={**env, RESTARTS: str(restarts)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -144,7 +164,7 @@ def _start(job: Job, role: str, index: int, env: Mapping[str, str], shown: _Sink
         except OSError as error:
             raise LaunchError(f"{role} {index} cannot be started with its output in {path}: {error}") from error
         stack.pop_all()
-    worker = Worker(role, index, process, path)
+    worker = Worker(role, index, process, path, env, restarts)
     worker.reader = threading.Thread(target=_copy_output, args=(worker, log, shown), daemon=True)
     worker.reader.start()
     threading.Thread(target=_report_end, args=(worker, ended), daemon=True).start()
@@ -199,29 +219,50 @@ def _join(worker: Worker) -> bool:
     return not worker.reader.is_alive()
 
 
-def _await_end(workers: Sequence[Worker], ended: Ended, shown: _Sink) -> None:
-    """Wait for all trainers, then for the servers to end by themselves; says which of them did not, and are told to."""
+def _await_end(job: Job, workers: list[Worker], ended: Ended, shown: _Sink) -> bool:
+    """Wait for all trainers, then for the servers to end by themselves, and whether they did; says which did not, and are
+    told to. What fails is started again as often as it may be, and takes its place in ``workers``."""
     running = list(workers)
     deadline: float | None = None
     while running:
         if deadline is None and all(worker.role == "pserver" for worker in running):
             deadline = time.monotonic() + SERVER_GRACE
+            for server in running if job.restarts else ():  # they stayed, for a trainer might have come back
+                _signal(server, signal.SIGTERM)
         try:
             worker = ended.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             for server in running:
                 shown.take(server, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
-            return
+            return False
         if worker is None:
             raise KeyboardInterrupt
-        if worker.process.returncode != 0:
-            raise _failure(worker)
         running.remove(worker)
+        if worker.process.returncode != 0:
+            again = _again(job, worker, shown, ended, stay=deadline is None)
+            workers[workers.index(worker)] = again
+            running.append(again)
+    return True
+
+
+def _again(job: Job, worker: Worker, shown: _Sink, ended: Ended, *, stay: bool) -> Worker:
+    """Start a process again that failed; raises LaunchError when it must not be. Not ``stay``: no trainer will come back,
+    so a server ends when it has put its state in order."""
+    if worker.restarts >= job.restarts:
+        raise _failure(worker)
+    count = worker.restarts + 1
+    shown.take(worker, f"{_reason(worker)}; start {count + 1} of at most {job.restarts + 1}")
+    env = worker.env if stay else {**worker.env, STAY: "0"}
+    return _start(job, worker.role, worker.index, env, shown, ended, count)
+
+
+def _reason(worker: Worker) -> str:
+    code = worker.process.returncode
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _failure(worker: Worker) -> LaunchError:
-    code = worker.process.returncode
-    reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    reason = _reason(worker)
     tail = "\n".join(f"  {line}" for line in worker.tail) or "  (it printed nothing)"
     return LaunchError(f"{worker.name} {reason}; its last lines (all of them in {worker.log}):\n{tail}")
 
@@ -250,14 +291,19 @@ def _signal(worker: Worker, number: signal.Signals) -> None:
         os.killpg(worker.process.pid, number)
 
 
-def make_env(pservers: int, trainers: int, seed: int) -> dict[str, str]:
-    """The environment that all processes share: ours, a job id, the seed, and a fair share of the cores for BLAS."""
+def make_env(pservers: int, trainers: int, seed: int, state: Path | None = None) -> dict[str, str]:
+    """The environment that all processes share: ours, a job id, the seed, and a fair share of the cores for BLAS.
+
+    With ``state``, processes may be started again: servers keep what they are there, and everybody is patient with who is
+    away. What our environment says already stays.
+    """
     threads = str(max(1, (os.cpu_count() or 1) // (pservers + trainers)))
     env = {
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "PYTHONUNBUFFERED": "1",
+        **({STATE: str(state), RETRY: _AWAY, GRACE: _AWAY, STAY: "1"} if state is not None else {}),
         **os.environ,
         "FLUIDLITE_JOB": uuid.uuid4().hex,
     }
@@ -267,16 +313,31 @@ def make_env(pservers: int, trainers: int, seed: int) -> dict[str, str]:
 
 
 def launch(
-    script: Sequence[str], pservers: int = 1, trainers: int = 1, log_dir: str | Path = "logs", seed: int = 0
+    script: Sequence[str],
+    pservers: int = 1,
+    trainers: int = 1,
+    log_dir: str | Path = "logs",
+    seed: int = 0,
+    restart: int = 0,
 ) -> None:
     """Run ``script`` (path and arguments) as a job on this machine, printing every line with its role in front.
 
-    Raises LaunchError when a process fails and ValueError for counts below 1.
+    ``restart``: how often each process may be started again after it failed or was killed. Servers then keep their state
+    in ``log_dir``, until the job has ended well. Raises LaunchError when a process fails for good and ValueError for
+    counts out of range.
     """
-    if pservers < 1 or trainers < 1:
-        raise ValueError(f"a job needs at least one pserver and one trainer, not {pservers} and {trainers}")
-    command = [sys.executable, *script]
-    run_job(Job(command, pservers, trainers, Path(log_dir), make_env(pservers, trainers, seed)), _show)
+    if pservers < 1 or trainers < 1 or restart < 0:
+        raise ValueError(
+            f"a job needs at least one pserver and one trainer and no negative restarts, not {pservers}, {trainers}, {restart}"
+        )
+    logs = Path(log_dir)
+    state = logs.absolute() / f"state.{uuid.uuid4().hex}" if restart else None
+    env = make_env(pservers, trainers, seed, state)
+    well = run_job(Job([sys.executable, *script], pservers, trainers, logs, env, restart), _show)
+    if state is not None and well:
+        shutil.rmtree(state, ignore_errors=True)
+    elif state is not None:
+        typer.echo(f"fluidlite launch: a server did not end in time; what it kept is in {state}", err=True)
 
 
 def _show(worker: Worker, line: str) -> None:
@@ -295,12 +356,15 @@ def command(
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="seed of all first values; 0: the default, equal in every run")
     ] = 0,
+    restart: Annotated[
+        int, typer.Option(min=0, help="how often a process that failed or was killed is started again; nothing is lost")
+    ] = 0,
 ) -> None:
     """Run one script as parameter servers and trainers on this machine."""
     if not script.is_file():
         raise typer.BadParameter(f"no such file: {script}")
     try:
-        launch([str(script), *context.args], pservers, trainers, log_dir, seed)
+        launch([str(script), *context.args], pservers, trainers, log_dir, seed, restart)
     except LaunchError as error:
         typer.echo(f"fluidlite launch: {error}", err=True)
         raise typer.Exit(1) from None

@@ -146,6 +146,7 @@ class LayerHelper:
             do_model_average=chosen.do_model_average,
             regularizer=chosen.regularizer,
             gradient_clip=chosen.gradient_clip,
+            constraint=chosen.constraint,
         )
         initializer = chosen.initializer or default_initializer or _default_initializer(desc, is_bias)
         self._initialise(desc, initializer)

@@ -19,6 +19,7 @@ class ParamAttr:
     """Name, initial value and training options of a parameter.
 
     ``learning_rate`` multiplies the optimizer's. ``regularizer`` replaces the optimizer's for this parameter.
+    ``constraint`` (`fluidlite.constraint`) holds the rows that a step updates.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class ParamAttr:
         trainable: bool = True,
         do_model_average: bool = True,
         gradient_clip: Any = None,
+        constraint: Any = None,
     ) -> None:
         if name is not None and not (isinstance(name, str) and name):
             raise ProgramError(f"ParamAttr: name must be a non-empty string, not {name!r}")
@@ -42,6 +44,7 @@ class ParamAttr:
         self.trainable = bool(trainable)
         self.do_model_average = bool(do_model_average)
         self.gradient_clip = gradient_clip
+        self.constraint = constraint
 
     @classmethod
     def of(cls, attr: AttrLike) -> ParamAttr | None:

@@ -9,20 +9,26 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.dtypes import VarKind, dtype_name
-from fluidlite.environment import seconds, setting
+from fluidlite.environment import seconds, setting, whole_number
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import HostPort, ServerPort
-from fluidlite.protocol.messages import Declared, Use
+from fluidlite.ops.keeping import Keeping
+from fluidlite.protocol.messages import READER, Declared, Use
+from fluidlite.runtime.plan import Plan
 from fluidlite.runtime.scope import Scope
 
 if TYPE_CHECKING:
+    from fluidlite.pserver.host import Host
+    from fluidlite.pserver.keeper import Keeper
+    from fluidlite.pserver.service import PServer
+    from fluidlite.rpc.merging import MergingPort
     from fluidlite.rpc.port import TrainerPort
 
 #: makes a trainer's port from (trainer id, number of trainers)
@@ -31,23 +37,35 @@ PortMaker = Callable[[int, int], "TrainerPort"]
 
 @dataclass
 class Needs:
-    """What one program will ask of servers and send to them."""
+    """What one program will ask of servers and send to them.
+
+    ``merges``: how many steps are merged to one push at most, 0: none are; ``added``: (endpoint, name) of the gradients of
+    which the sum is sent then, and not the mean. ``two_phase``: see `rpc.port.TrainerPort`.
+    """
 
     trainer: int
     trainers: int
     declared: dict[str, list[Declared]]
+    merges: int = 0
+    added: frozenset[tuple[str, str]] = frozenset()
+    two_phase: bool = True
 
 
 class TrainerPorts:
     """Implements `ops.context.Ports` for one trainer, whatever the transport.
 
-    One executor is one trainer: programs of different trainer ids are refused.
+    One executor is one trainer: programs of different trainer ids are refused. It also runs those that only read, which
+    need no trainer.
     """
 
     def __init__(self, make_port: PortMaker, host: HostPort) -> None:
         self._make_port = make_port
         self._port: TrainerPort | None = None
         self._trainer: int | None = None
+        #: in front of the port where steps are merged
+        self._merging: MergingPort | None = None
+        #: by program, block and scope: what runs at the end
+        self._at_close: dict[tuple[int, int, int], Callable[[], object]] = {}
         self.host = host
 
     def prepare(self, program: Program) -> None:
@@ -58,11 +76,17 @@ class TrainerPorts:
         if self._port is None:
             self._trainer = needs.trainer
             self._port = self._open(needs)
-        if needs.trainer != self._trainer:
+            self._port.two_phase = needs.two_phase
+        if needs.trainer not in (self._trainer, READER):
+            who = "only reads" if self._trainer == READER else f"is trainer {self._trainer}"
             raise ProgramError(
-                f"this executor is trainer {self._trainer}; run programs of trainer {needs.trainer} by an executor of their own"
+                f"this executor {who}; run programs of trainer {needs.trainer} by an executor of their own"
             )
         self._port.declare(needs.declared, needs.trainers)
+        if needs.merges and self._merging is None:
+            from fluidlite.rpc.merging import MergingPort
+
+            self._merging = MergingPort(self._port, needs.merges, needs.added)
 
     def _open(self, needs: Needs) -> TrainerPort:
         return self._make_port(needs.trainer, needs.trainers)
@@ -71,12 +95,27 @@ class TrainerPorts:
         """The trainer's port; ``op`` belongs to a program that was prepared."""
         if self._port is None:
             raise ProgramError(f"op {op.type!r} belongs to a program that was not prepared ({op.origin})")
-        return self._port
+        return self._merging if self._merging is not None else self._port
+
+    def resume(self) -> int:
+        """Meet the servers of the programs that were prepared; how many steps of this trainer count there already."""
+        return self._port.resume() if self._port is not None else 0
+
+    def abandon(self) -> None:
+        """Drop what this thread has sent of a step that it could not end."""
+        front = self._merging if self._merging is not None else self._port
+        if front is not None:
+            front.abandon()
 
     @property
     def salt(self) -> int:
         """Makes the randomness of trainers differ."""
-        return self._trainer or 0
+        return max(self._trainer or 0, 0)
+
+    @property
+    def version(self) -> int:
+        """The highest version of a server that this process has heard of."""
+        return self._port.version if self._port is not None else 0
 
     @property
     def traffic(self) -> dict[str, tuple[int, int]]:
@@ -88,32 +127,63 @@ class TrainerPorts:
                 sums[verb] = before[0] + sent, before[1] + received
         return sums
 
+    def run_at_close(self, program: Program, block: int, scope: Scope, feeds: Mapping[str, Any]) -> None:
+        """Run a block of a program in a scope before this trainer says that it is done."""
+        self._at_close.setdefault(
+            (program.uid, block, id(scope)),
+            lambda: Plan(program, self, block=block).run(scope, dict(feeds), keep=()),
+        )
+
     def leave(self) -> None:
         """Drop the connections without a word, as a process that dies does."""
         if self._port is not None:
             self._port.close()
+        if self._merging is not None:
+            self._merging.stop()
 
     def close(self) -> None:
-        """Tell the servers that this trainer is done."""
-        if self._port is not None:
-            self._port.complete()
+        """Do what is left to do, then tell the servers that this trainer is done."""
+        try:
+            self._finish()
+        finally:
+            if self._port is not None:
+                self._port.complete()
+
+    def _finish(self) -> None:
+        """Run what was to be run at the end, and send what waits."""
+        try:
+            while self._at_close:
+                self._at_close.pop(next(iter(self._at_close)))()
+            if self._merging is not None:
+                self._merging.flush()
+        finally:
+            if self._merging is not None:
+                self._merging.stop()
 
 
 def needs_of(program: Program) -> Needs | None:
     """What the ops of a program exchange with servers; None when they exchange nothing."""
     declared: dict[str, list[Declared]] = {}
     trainer, trainers, found = 0, 0, False
+    merges, two_phase = 0, True
+    added: set[tuple[str, str]] = set()
     for block, op in program.all_ops():
         items = list(_declared(program, block, op))
-        if not items and op.type != "send_barrier":
+        if not items and op.type not in ("send_barrier", "fetch_barrier", "checkpoint_notify"):
             continue
         found = True
         trainer, trainers = op.attr("trainer_id", 0), max(trainers, op.attr("trainers", 0))
         for endpoint, item in items:
             declared.setdefault(endpoint, []).append(item)
-        for endpoint in op.attr("endpoints", ()):
+        for endpoint in op.attr("epmap" if op.type == "checkpoint_notify" else "endpoints", ()):
             declared.setdefault(endpoint, [])
-    return Needs(trainer, trainers, declared) if found else None
+        if op.type == "send_barrier":
+            two_phase = two_phase and op.attr("two_phase", default=True)
+            if op.attr("half_async", default=False):
+                merges = op.attr("max_merge_var_num", 20)
+        if op.type == "send" and op.attr("merge_add", default=False):
+            added.update((endpoint, item.name) for endpoint, item in items)
+    return Needs(trainer, trainers, declared, merges, frozenset(added), two_phase) if found else None
 
 
 def _declared(program: Program, block: Block, op: Operator) -> Iterator[tuple[str, Declared]]:
@@ -158,7 +228,7 @@ class ProcessPorts(TrainerPorts):
     """
 
     def __init__(self) -> None:
-        super().__init__(_grpc_port, _GrpcHost())
+        super().__init__(make_process_port, _GrpcHost())
         self._mine: _Shared | None = None
 
     def leave(self) -> None:
@@ -166,8 +236,11 @@ class ProcessPorts(TrainerPorts):
             super().leave()
 
     def close(self) -> None:
-        if self._is_last():
-            super().close()
+        try:
+            self._finish()
+        finally:
+            if self._is_last():
+                super().close()
 
     def _open(self, needs: Needs) -> TrainerPort:
         with _sharing:
@@ -196,12 +269,14 @@ def _is_for(port: TrainerPort, needs: Needs) -> bool:
     return port.identity.trainer == needs.trainer and not port.endpoints.isdisjoint(needs.declared)
 
 
-def _grpc_port(trainer: int, trainers: int) -> TrainerPort:
+def make_process_port(trainer: int, trainers: int) -> TrainerPort:
+    """A port over gRPC, as patient as the environment says. Raises SettingError."""
     from fluidlite.rpc.client import grpc_port
     from fluidlite.rpc.retry import Patience
 
     usual = Patience()
-    patience = replace(usual, connect=connect_seconds(usual.connect))
+    retry = seconds("FLUIDLITE_RETRY_SECONDS", usual.retry)
+    patience = replace(usual, connect=connect_seconds(usual.connect), retry=retry)
     return grpc_port(trainer=trainer, trainers=trainers, job=job_id(), patience=patience)
 
 
@@ -219,14 +294,47 @@ class _GrpcHost:
     """Serves a pserver program over gRPC until all trainers are done."""
 
     def serve(self, program: Program, op: Operator, scope: Scope) -> None:
-        from fluidlite.pserver.host import Host, make_service
+        from fluidlite.pserver.host import Host
         from fluidlite.rpc.server import serve
 
         host = Host(program, op, scope)
-        serve(make_service(host, job=job_id()), op.attr("endpoint"), trainers=host.trainers, on_bound=_publish)
+        serve(make_process_service(op, host), op.attr("endpoint"), trainers=host.trainers, on_bound=publish)
 
 
-def _publish(endpoint: str) -> None:
+def make_process_service(op: Operator, host: Host) -> PServer:
+    """The service of a `listen_and_serv` op, as patient and as forgetful as the op and the environment say."""
+    from fluidlite.pserver.host import make_service
+    from fluidlite.pserver.service import ServiceOptions
+
+    usual = ServiceOptions()
+    options = replace(
+        usual,
+        lease=seconds("FLUIDLITE_LEASE_SECONDS", usual.lease),
+        grace=seconds("FLUIDLITE_GRACE_SECONDS", usual.grace),
+        stays=whole_number("FLUIDLITE_STAY", 0) > 0,
+    )
+    return make_service(host, options, job_id(), keeper_of(op, host))
+
+
+def keeper_of(op: Operator, host: Host) -> Keeper | None:
+    """What keeps a server on disk, where its program or the launcher asks for that."""
+    from fluidlite.pserver.keeper import Keeper
+
+    keeping = Keeping.read(op)
+    state = setting("FLUIDLITE_STATE_DIR")
+    if state is not None:
+        keeping = replace(
+            keeping,
+            checkpoint_dir=keeping.checkpoint_dir or f"{state}/checkpoints",
+            log_dir=keeping.log_dir or f"{state}/log",
+        )
+    if not (keeping.checkpoint_dir or keeping.log_dir):
+        return None
+    again = whole_number("FLUIDLITE_RESTARTS", 0) > 0
+    return Keeper(keeping, op.attr("pserver_id", 0), op.attr("pservers", 0), host, run=job_id(), again=again)
+
+
+def publish(endpoint: str) -> None:
     """Write the real endpoint into the file that ``FLUIDLITE_ENDPOINT_FILE`` names: how a server at port 0 is found."""
     path = setting("FLUIDLITE_ENDPOINT_FILE")
     if path:

@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import RequestRefusedError
+from fluidlite.errors import RequestRefusedError, UnreachableError
 from fluidlite.protocol.messages import Declared, DenseRequest, Gradient, PullRequest, RowRequest, Value
+from fluidlite.pserver.policy import Step
 from fluidlite.pserver.service import PServer, ServiceOptions
 from fluidlite.rpc.client import GrpcChannel
 from fluidlite.rpc.inproc import InprocChannel
@@ -32,8 +33,8 @@ class DictStore:
         self.values: dict[str, Array] = dense or {"w": np.zeros(3)}
         self.rows: dict[int, Array] = {}
         self.version = 0
-        #: (trainers, tick) of every step
-        self.applied: list[tuple[tuple[int, ...], bool]] = []
+        #: (trainers, ticks) of every step
+        self.applied: list[tuple[tuple[int, ...], int]] = []
         self.poison: str | None = None
         self._lock = threading.Lock()
 
@@ -44,7 +45,15 @@ class DictStore:
             if item.name == "emb" and item.shape != (2,):
                 raise RequestRefusedError(f"table 'emb' has width 2, not {item.shape[0]}")
 
-    def check_step(self, gradients: Sequence[Gradient], wanted: Sequence[str]) -> None:
+    def check_step(
+        self,
+        gradients: Sequence[Gradient],
+        wanted: Sequence[str],
+        trainer: int | None = None,
+        learning_rate: float | None = None,
+    ) -> None:
+        if learning_rate is not None:
+            raise RequestRefusedError("this server follows its own schedule")
         for gradient in gradients:
             if gradient.name != "emb" and gradient.name not in self.values:
                 raise RequestRefusedError(f"unknown gradient {gradient.name!r}")
@@ -52,11 +61,17 @@ class DictStore:
                 raise RequestRefusedError(f"gradient of 'emb' has width {gradient.value.shape[1]}, not 2")
         self._known(wanted)
 
-    def apply(self, steps: Mapping[int, Sequence[Gradient]], tick: bool) -> int:
+    def settle(self) -> None:
+        """Nothing is lazy here."""
+
+    def remember(self, trainer: int) -> None:
+        """Nothing is compensated here."""
+
+    def apply(self, steps: Mapping[int, Step], tick: int) -> int:
         with self._lock:
             if self.poison is not None:
                 raise ZeroDivisionError(self.poison)
-            for gradient in (g for gradients in steps.values() for g in gradients):
+            for gradient in (gradient for step in steps.values() for gradient in step.gradients):
                 self._subtract(gradient, len(steps))
             self.applied.append((tuple(steps), tick))
             self.version += 1
@@ -174,7 +189,7 @@ class FakeCluster:
 
     def until_waiting(self, *jobs: Future[Any]) -> None:
         """Return once the steps of these jobs have come to the first server and wait there for others."""
-        while len(self.services[0]._buffer) < len(jobs):
+        while len(self.services[0]._ledger._buffer) < len(jobs):
             assert not any(job.done() for job in jobs)
 
     def pull(self, port: TrainerPort, name: str = "w") -> Array:
@@ -196,3 +211,35 @@ class FakeCluster:
         for thread in self._waiting:
             thread.join(10)
         self._pool.shutdown()
+
+
+class Dropping:
+    """A channel that loses the first ``requests`` requests and then the first ``replies`` replies of a verb."""
+
+    def __init__(self, channel: Any, verb: str, requests: int = 0, replies: int = 0) -> None:
+        self._channel = channel
+        self._verb = verb
+        self.requests = requests
+        self.replies = replies
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._channel, name)
+        return self._unreliable(found) if name == self._verb else found
+
+    def _unreliable(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def attempt(*arguments: Any) -> Any:
+            if self.requests:
+                self.requests -= 1
+                raise UnreachableError("request dropped")
+            pending = call(*arguments)
+
+            def answer() -> Any:
+                result = pending()
+                if self.replies:
+                    self.replies -= 1
+                    raise UnreachableError("reply dropped")
+                return result
+
+            return answer
+
+        return attempt

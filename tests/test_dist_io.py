@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,9 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.errors import ProgramError, ShapeError
+from fluidlite.ports import TrainerPorts
+from fluidlite.protocol.messages import Push
+from fluidlite.rpc.inproc import inproc_port
 from fluidlite.transpiler.plan import Held, Piece, Storage
 from fluidlite.values import files
 from fluidlite.values.selected_rows import SelectedRows
@@ -116,9 +120,9 @@ def test_saving_makes_no_later_step_ask_for_more(tmp_path: Path, monkeypatch: py
         asked: list[Sequence[str]] = []
         commit = service.commit
 
-        def noted(header: Any, gradients: Any, wanted: Sequence[str]) -> Any:
-            asked.append(wanted)
-            return commit(header, gradients, wanted)
+        def noted(push: Push) -> Any:
+            asked.append(push.wanted)
+            return commit(push)
 
         monkeypatch.setattr(service, "commit", noted)
         job.run([FEED])
@@ -189,6 +193,122 @@ def test_B026_an_inference_model_needs_no_servers(which: str, tmp_path: Path) ->
         assert feeds == ["ids", "words"]
         actual = exe.run(loaded, inputs, fetches)[0]
         np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.fixture
+def saved_model(tmp_path: Path) -> Path:
+    """A model that was saved after one step of a job."""
+    net = build()
+    with cluster(2) as job:
+        job.run([FEED])
+        trainer = job.trainers[0]
+        with fluid.scope_guard(trainer.scope):
+            fluid.io.save_inference_model(tmp_path, ["ids", "words"], [net.predict], trainer.executor, trainer.main)
+    return tmp_path
+
+
+@pytest.mark.parametrize("pservers", [1, 3])
+def test_an_inference_model_asks_the_servers_for_the_rows_that_they_have(pservers: int, saved_model: Path) -> None:
+    """The rows go on with training, the dense part is that of the file; ids without a row read zeros and make none."""
+    folder = saved_model
+    (folder / "emb").unlink()
+    inputs = {"ids": np.array([[3], [-5], [777], [2**62], [8]]), "words": FEED["words"]}
+    with cluster(pservers) as job, fluid.scope_guard(fluid.Scope()):
+        trainer = job.trainers[0]
+        loaded, feeds, fetches = fluid.io.load_inference_model(
+            folder, trainer.executor, pserver_endpoints=list(job.services)
+        )
+        assert feeds == ["ids", "words"]
+        for steps in (1, 2):
+            for _ in range(steps):
+                job.run([FEED])
+            actual = trainer.executor.run(loaded, inputs, fetches)[0]
+            np.testing.assert_array_equal(actual, by_hand(job, inputs, fluid.global_scope()))
+        rows = sum(len(scope.get("emb")) for scope in job.scopes.values())
+        assert rows == len(np.unique(IDS))
+
+
+def by_hand(job: fluid.LocalCluster, inputs: dict[str, Any], dense: fluid.Scope) -> Any:
+    """The prediction from the tables of the servers and a scope's dense parameters."""
+    tables = [scope.get("emb").export() for scope in job.scopes.values()]
+    rows = {id: row for table in tables for id, row in zip(table.rows.tolist(), table.value, strict=True)}
+    known = [rows.get(id, np.zeros(4, np.float32)) for id in inputs["ids"].reshape(-1).tolist()]
+    x = np.concatenate([np.array(known), dense.get("words_w")[inputs["words"].reshape(-1)]], axis=1)
+    hidden = np.tanh(x @ dense.get("fc_0.w_0") + dense.get("fc_0.b_0"))
+    return hidden @ dense.get("fc_1.w_0") + dense.get("fc_1.b_0")
+
+
+def test_a_model_predicts_the_same_with_and_without_servers(saved_model: Path) -> None:
+    folder = saved_model
+    inputs = {"ids": np.array([[3], [-5], [777], [2**62], [8]]), "words": FEED["words"]}
+    with cluster(2) as job:
+        job.run([FEED])
+        predicted = []
+        for endpoints in (None, list(job.services)):
+            with fluid.scope_guard(fluid.Scope()):
+                exe = job.trainers[0].executor
+                loaded, _, fetches = fluid.io.load_inference_model(folder, exe, pserver_endpoints=endpoints)
+                predicted.append(exe.run(loaded, inputs, fetches)[0])
+    np.testing.assert_array_equal(predicted[0], predicted[1])
+
+
+def test_endpoints_say_nothing_to_a_model_without_tables(tmp_path: Path) -> None:
+    out = fluid.layers.fc(fluid.data("x", [None, 2]), 1)
+    with fluid.scope_guard(fluid.Scope()):
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        fluid.io.save_inference_model(tmp_path, ["x"], [out], exe)
+        loaded, _, fetches = fluid.io.load_inference_model(tmp_path, exe, pserver_endpoints=["nowhere:1"])
+        assert exe.run(loaded, {"x": np.ones((3, 2), np.float32)}, fetches)[0].shape == (3, 1)
+
+
+def test_an_executor_that_only_reads_is_no_trainer(saved_model: Path) -> None:
+    folder = saved_model
+    inputs = {"ids": IDS, "words": FEED["words"]}
+    with cluster(1) as job, fluid.scope_guard(fluid.Scope()):
+        ports = TrainerPorts(lambda trainer, trainers: inproc_port(job.services, trainer=trainer), host=None)  # type: ignore[arg-type]
+        with fluid.Executor(ports=ports) as exe:
+            loaded, _, fetches = fluid.io.load_inference_model(folder, exe, pserver_endpoints=list(job.services))
+            exe.run(loaded, inputs, fetches)
+            with pytest.raises(ProgramError, match="this executor only reads; run programs of trainer 0"):
+                exe.run(job.trainers[0].main, FEED)
+        job.run([FEED])
+        assert job.services["pserver0:0"].live == (0,)
+
+
+def test_K01_B116_a_save_amid_pushes_is_one_moment_of_each_server(tmp_path: Path) -> None:
+    """Every step adds the same to two rows of each server and to a dense weight: a save of unequal ones is torn."""
+    ids, size = fluid.data("ids", [None, 1], "int64"), fluid.data("size", [1])
+    zeros = fluid.initializer.Constant(0.0)
+    row = fluid.layers.embedding(ids, [10, 1], is_distributed=True, param_attr=fluid.ParamAttr("emb", zeros))
+    other = fluid.layers.embedding(ids, [10, 1], is_distributed=True, param_attr=fluid.ParamAttr("other", zeros))
+    weight = fluid.layers.create_parameter([1], "float32", attr=fluid.ParamAttr("w", zeros))
+    fluid.optimizer.SGD(1.0).minimize(fluid.layers.reduce_sum((row + other + weight) * size))
+    feed = {"ids": np.array([[0]]), "size": np.array([1.0], np.float32)}
+    programs = fluid.default_main_program(), fluid.default_startup_program()
+    with fluid.LocalCluster(*programs, pservers=1, trainers=2, sync=False) as job:
+        saver, pusher = job.trainers
+        job.run([feed, feed])
+        over = threading.Event()
+
+        def push() -> None:
+            while not over.is_set():
+                pusher.run(feed)
+
+        pushing = threading.Thread(target=push)
+        pushing.start()
+        try:
+            seen = set()
+            with fluid.scope_guard(saver.scope):
+                while len(seen) < 20:
+                    fluid.io.save_persistables(saver.executor, tmp_path, saver.main)
+                    found = contents(tmp_path)
+                    value = float(found["w"][0])
+                    assert found["emb"][1] == found["other"][1] == [[value]]
+                    seen.add(value)
+        finally:
+            over.set()
+            pushing.join()
 
 
 def test_B090_a_server_takes_its_slices_from_the_files(tmp_path: Path) -> None:

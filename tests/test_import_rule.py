@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fluidlite"
 BASE = {"errors", "dtypes", "environment"}
 FRONT_END = {
-    "framework", "unique_name", "layers", "backward", "optimizer", "initializer", "regularizer", "clip", "param_attr",
+    "framework", "unique_name", "layers", "backward", "optimizer", "initializer", "regularizer", "clip", "constraint", "param_attr",
     "layer_helper", "input", "nets", "data_feeder", "lod_tensor", "inference",
 }  # fmt: skip
 #: layer -> layers it may import besides itself and BASE
@@ -38,8 +38,13 @@ ALLOWED: dict[str, set[str]] = {
     "data_loader": {"core", "values", "reader", "dataset"} | FRONT_END,
     "transpiler": {"core", "ops"},
     "dist_io": {"core", "ops", "values", "runtime", "protocol", "transpiler"},
-    "io": {"reader", "data_loader", "core", "ops", "values", "runtime", "dist_io"} | FRONT_END,
-    "pserver": {"core", "values", "runtime", "protocol", "ops"},
+    "serving": {"core", "protocol", "transpiler"} | FRONT_END,
+    "checkpoint_io": {"core", "runtime", "dist_io", "checkpoint"} | FRONT_END,
+    "io": {"reader", "data_loader", "core", "ops", "values", "runtime", "dist_io", "serving", "checkpoint_io"}
+    | FRONT_END,
+    "checkpoint": {"values"},
+    "ps_values": {"values"},
+    "pserver": {"core", "values", "runtime", "protocol", "ops", "checkpoint"},
     "rpc": {"values", "protocol", "ops", "proto_gen"},
 }
 #: these put the parts together and may import everything
@@ -54,6 +59,8 @@ COMPOSITION = {
     "config",
     "demo",
     "ops_page",
+    "ps_client",
+    "ps_model",
     "tracing",
 }
 #: what one module may import besides what its layer may

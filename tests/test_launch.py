@@ -161,3 +161,77 @@ def test_counts_and_missing_script_are_refused(tmp_path: Path) -> None:
     done = cli(tmp_path, "--pservers", "1", str(tmp_path / "absent.py"))
     assert done.returncode == 2
     assert "no such file" in done.stderr.replace("\n", " ")
+
+
+FAILS_AT_FIRST = """
+import os, sys
+role = os.environ["TRAINING_ROLE"]
+started = int(os.environ["FLUIDLITE_RESTARTS"])
+print("start", started, "state" if os.path.isabs(os.environ["FLUIDLITE_STATE_DIR"]) else "no state", flush=True)
+if role == "TRAINER" and started < int(sys.argv[1]):
+    if started:
+        raise SystemExit(3)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_that_fails_or_is_killed_is_started_again(tmp_path: Path) -> None:
+    done = cli(tmp_path, "--restart", "2", write(tmp_path, FAILS_AT_FIRST), "2")
+    assert done.returncode == 0, done.stderr
+    assert "[trainer 0] was ended by SIGKILL; start 2 of at most 3" in done.stdout
+    assert "[trainer 0] ended with exit code 3; start 3 of at most 3" in done.stdout
+    lines = (tmp_path / "logs" / "workerlog.0").read_text().splitlines()
+    assert lines == ["start 0 state", "start 1 state", "start 2 state"], "one log of all its starts"
+    assert not list((tmp_path / "logs").glob("state.*")), "what servers kept goes when the job has ended well"
+
+
+def test_a_process_is_not_started_more_often_than_allowed(tmp_path: Path) -> None:
+    done = cli(tmp_path, "--restart", "1", write(tmp_path, FAILS_AT_FIRST), "2")
+    assert done.returncode == 1
+    assert "trainer 0 ended with exit code 3" in done.stderr
+
+
+ENDS_ON_SIGTERM = """
+import os, signal, sys, time
+if os.environ["TRAINING_ROLE"] == "PSERVER":
+    if os.environ["FLUIDLITE_STAY"] == "0":
+        raise SystemExit(print("put in order", flush=True))
+    if sys.argv[1] == "heeds":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    print("serving", flush=True)
+    time.sleep(100)
+time.sleep(2)
+"""
+
+
+@pytest.mark.parametrize("heeds", [True, False])
+def test_servers_that_stay_for_trainers_are_told_to_end(tmp_path: Path, heeds: bool) -> None:
+    script = write(tmp_path, ENDS_ON_SIGTERM)
+    done = cli(tmp_path, "--restart", "1", "--pservers", "2", script, "heeds" if heeds else "not yet")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("] serving") == 2
+    assert done.stdout.count("] put in order") == (0 if heeds else 2), "one that was struck while it started"
+
+
+def test_what_a_server_kept_stays_where_it_had_to_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its last checkpoint may not be whole."""
+    monkeypatch.setattr(launcher, "SERVER_GRACE", 0.5)
+    monkeypatch.setattr(launcher, "TERM_GRACE", 0.1)
+    script = write(
+        tmp_path,
+        "import os, signal, time\n"
+        "from pathlib import Path\n"
+        "Path(os.environ['FLUIDLITE_STATE_DIR']).mkdir(parents=True, exist_ok=True)\n"
+        "ready = Path(__file__).with_name('ready')\n"
+        "if os.environ['TRAINING_ROLE'] == 'PSERVER':\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    ready.touch()\n"
+        "    time.sleep(100)\n"
+        "while not ready.exists():\n"
+        "    time.sleep(0.01)\n",
+    )
+    launcher.launch([script], log_dir=tmp_path / "logs", restart=1)
+    (state,) = (tmp_path / "logs").glob("state.*")
+    assert f"what it kept is in {state}" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""``import fluidlite`` brings numpy only; protobuf, grpc, networkx, typer and rich come when they are used."""
+"""``import fluidlite`` brings numpy only; protobuf, grpc, networkx, fsspec, typer and rich come when they are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import fluidlite
 from tests.shared_data import REPO
 
-HEAVY = {"google", "grpc", "networkx", "rich", "typer"}
+HEAVY = {"fsspec", "google", "grpc", "networkx", "rich", "typer"}
 TRAIN = """
 import numpy as np
 import fluidlite as fluid
@@ -48,7 +48,8 @@ def test_servers_and_random_numbers_come_when_used() -> None:
     assert {
         name for name in before if name.startswith(("fluidlite.pserver.", "fluidlite.rpc.", "numpy.random"))
     } == set()
-    assert "fluidlite.pserver.host" in modules_of("from fluidlite import LocalCluster")
+    for name in ("LocalCluster", "PSClient"):
+        assert "fluidlite.pserver.host" in modules_of(f"from fluidlite import {name}")
 
 
 def test_protobuf_comes_with_the_bytes_of_a_program() -> None:

@@ -40,7 +40,7 @@ def in_order(cluster: Cluster, order: tuple[int, ...], feeds: list[dict[str, Any
     last = list(cluster.inside.services.values())[-1]
     for position, thread in enumerate(threads, 1):
         thread.start()
-        while position < len(order) and len(last._buffer) < position:
+        while position < len(order) and len(last._ledger._buffer) < position:
             assert thread.is_alive()
     for thread in threads:
         thread.join(20)
@@ -63,7 +63,7 @@ def test_a_sync_round_waits_for_the_slowest_trainer() -> None:
         first = threading.Thread(target=cluster.inside.trainers[0].run, args=(size(1),))
         first.start()
         for service in cluster.inside.services.values():
-            while len(service._buffer) < 1:
+            while len(service._ledger._buffer) < 1:
                 assert first.is_alive()
         assert totals(cluster) == (0.0, 0.0)
         assert versions(cluster) == [0, 0]

@@ -14,7 +14,7 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import RequestRefusedError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
-from fluidlite.protocol.messages import Gradient, Identity, PullReply, RowRequest, StepHeader
+from fluidlite.protocol.messages import Gradient, Identity, PullReply, Push, RowRequest, StepHeader
 from fluidlite.protocol.narrow import BFLOAT16, narrow, widen
 from fluidlite.protocol.packet import Payload
 from fluidlite.rpc.wire import messages_of, transfers_of
@@ -112,11 +112,11 @@ def test_rows_and_gradients_travel_at_half_the_width_or_less(wire_dtype: str, dt
         Gradient("e", "emb@GRAD", rows, IDS, 9, wire_dtype),
         Gradient("e", "w@GRAD", rows, wire_dtype=wire_dtype),
     ]
-    (push,) = messages_of(encode.encode_push(StepHeader(WHO, 0, 0, 0, 2), gradients, []))
+    (push,) = messages_of(encode.encode_push(Push(StepHeader(WHO, 0, 0, 0, 2), gradients, [])))
     whole = encode.OpenStep("e").add(*next(transfers_of([push])))
-    assert whole is not None
-    np.testing.assert_array_equal(whole[1][0].value, expected, strict=True)
-    np.testing.assert_array_equal(whole[1][1].value, rows, strict=True)
+    assert isinstance(whole, Push)
+    np.testing.assert_array_equal(whole.gradients[0].value, expected, strict=True)
+    np.testing.assert_array_equal(whole.gradients[1].value, rows, strict=True)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -38,6 +38,7 @@ class FakeServers:
         self.pulls: list[list[PullRequest]] = []
         self.staged: list[Gradient] = []
         self.commits: list[list[str]] = []
+        self.checkpoints: list[tuple[Sequence[str], str]] = []
         self.drop_a_row = False
 
     def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
@@ -60,6 +61,10 @@ class FakeServers:
     def commit(self, endpoints: Sequence[str]) -> Reply:
         self.commits.append(list(endpoints))
         return Reply()
+
+    def checkpoint(self, endpoints: Sequence[str], folder: str) -> int:
+        self.checkpoints.append((endpoints, folder))
+        return 1
 
 
 class FakePorts:
@@ -316,8 +321,10 @@ def test_fake_init_declares_and_writes_nothing() -> None:
     assert script.program.root.vars["emb"].shape == (10**12, 16)
 
 
-def test_checkpoint_notify_can_be_read_but_not_run() -> None:
+def test_checkpoint_notify_asks_each_server_once() -> None:
     script = Script()
-    script.op("checkpoint_notify", {}, {}, dir="d", lookup_table="emb")
-    with pytest.raises(ProgramError, match="'checkpoint_notify' cannot be run"):
-        script.run()
+    script.op(
+        "checkpoint_notify", {}, {}, dir="d", lookup_table="emb", epmap=[ENDPOINTS[1], ENDPOINTS[0], ENDPOINTS[1]]
+    )
+    script.run()
+    assert script.servers.checkpoints == [((ENDPOINTS[1], ENDPOINTS[0]), "d")]

@@ -14,7 +14,7 @@ import pytest
 
 from fluidlite.dtypes import Array
 from fluidlite.errors import PeerLostError, RequestRefusedError, ServerFailedError, UnreachableError
-from fluidlite.protocol.messages import DenseRequest, Gradient, RowRequest, StepHeader
+from fluidlite.protocol.messages import DenseRequest, Gradient, Push, RowRequest, StepHeader
 from fluidlite.pserver.service import ServiceOptions
 from fluidlite.rpc import port as port_module
 from fluidlite.rpc.port import TrainerPort
@@ -148,8 +148,8 @@ def test_steps_of_threads_with_large_gradients_stay_whole(make: Make) -> None:
     seen: list[tuple[float, float]] = []
     apply = cluster.store.apply
 
-    def recorded(steps: Any, tick: bool) -> int:
-        by_name = {gradient.name: gradient.value for gradient in steps[0]}
+    def recorded(steps: Any, tick: int) -> int:
+        by_name = {gradient.name: gradient.value for gradient in steps[0].gradients}
         seen.append((float(by_name["w"][0]), float(by_name["v"][-1])))
         return apply(steps, tick)
 
@@ -226,11 +226,11 @@ def test_parts_of_a_step_that_another_one_overtook_are_sent_again() -> None:
         one, other = (StepHeader(port.identity, sequence, sequence, 0, 1) for sequence in (5, 6))
         gradient = Gradient(cluster.endpoint, "w", np.ones(LARGE))
         channel.part(one, 0, gradient)
-        channel.commit(other, [gradient], [])()
-        channel.commit(one, [gradient], [])()
+        channel.commit(Push(other, [gradient], []))()
+        channel.commit(Push(one, [gradient], []))()
         channel.part(other, 0, gradient)
         channel.part(StepHeader(port.identity, 7, 7, 0, 1), 0, gradient)
-        channel.commit(StepHeader(port.identity, 7, 7, 0, 1), [gradient], [])()
+        channel.commit(Push(StepHeader(port.identity, 7, 7, 0, 1), [gradient], []))()
         assert sums(cluster)["w"] == -3.0
         assert cluster.store.version == 4
 
@@ -476,9 +476,9 @@ def test_a_step_on_rows_asked_ahead_says_at_which_version_they_were(make: Make) 
     headers: list[StepHeader] = []
 
     class Recording(Unreliable):
-        def commit(self, header: StepHeader, *rest: Any) -> Any:
-            headers.append(header)
-            return super().commit(header, *rest)
+        def commit(self, push: Push) -> Any:
+            headers.append(push.header)
+            return super().commit(push)
 
     port = cluster.port(wrap=Recording)
     push_rows(cluster, port, [1])

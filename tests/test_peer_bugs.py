@@ -23,49 +23,32 @@ import pytest
 
 import fluidlite as fluid
 from fluidlite.errors import PeerLostError
-from fluidlite.protocol.messages import Gradient, RowRequest
+from fluidlite.protocol.messages import Gradient, Push, RowRequest
 from fluidlite.values.lod import lod_from_lengths
 from tests.shared_data import REPO, shared
 from tests.test_rows import column, embedding_net
 from tests.training_jobs import Cluster, Local, Programs, assert_states
 
-_CHECKPOINTS = "needs checkpoints that servers write by themselves, beside training"
-_RECOVERY = "needs servers and trainers that are started again and take up their work"
-#: cases that need what is not there yet
-LATER: Final = {
-    "C39": "needs regularisation of skipped rows, which has a state of its own",
-    "C41": "needs the policy for gradients that are not finite",
-    "H14": "needs a reader that hands out tasks",
-    "H17": _RECOVERY,
-    "H27": "needs eviction of rows",
-    "H32": "needs the tolerance of old versions, the only reason why one server refuses what another one takes",
-    "K01": _CHECKPOINTS,
-    "K06": "needs loading under other names; parts of a model can be loaded (test_io)",
-    "K08": "needs admission of rows",
-    "K16": _CHECKPOINTS,
-    "K18": _CHECKPOINTS,
-    "K19": _CHECKPOINTS,
-    "K21": _CHECKPOINTS,
-    "M04": _CHECKPOINTS,
-    "M09": "needs tables that grow without copying their rows",
-    "P01": "needs benchmarks",
-    "P03": "needs benchmarks",
-    "B116": _CHECKPOINTS,
-}
+#: cases that are no test, and why
+PAGE: Final = REPO / "docs" / "peer_bugs.md"
+_LINE: Final = re.compile(r"^\| ([A-Z]\d+) \| (.+?) +\|$", re.MULTILINE)
 _NAMED: Final = re.compile(r"def test_((?:[a-z]\d+_)+)", re.IGNORECASE)
 
 
-def test_every_case_is_a_named_test_or_has_a_reason() -> None:
+def test_every_case_is_a_named_test_or_the_page_says_why_not() -> None:
     text = shared("cases", "PEER_BUGS.md").read_text(encoding="utf-8")
     cases = set(re.findall(r"^\| ([A-Z]\d+) \|", text, re.MULTILINE))
     tested: set[str] = set()
     for path in (REPO / "tests").rglob("test_*.py"):
         for ids in _NAMED.findall(path.read_text(encoding="utf-8")):
             tested.update(ids.upper().strip("_").split("_"))
+    lines = _LINE.findall(PAGE.read_text(encoding="utf-8"))
+    named = {id for id, _ in lines}
     assert len(cases) > 100
-    assert sorted(cases - tested - LATER.keys()) == []
-    assert sorted(LATER.keys() & tested) == [], "these are tested by now"
-    assert sorted(LATER.keys() - cases) == []
+    assert len(named) == len(lines), "one line each"
+    assert sorted(cases - tested - named) == []
+    assert sorted(named & tested) == [], "these are tested by now"
+    assert sorted(named - cases) == []
 
 
 # ---- what a step asks and sends
@@ -87,9 +70,9 @@ class Traffic:
             self.pulls.append((endpoint, [r for r in requests if isinstance(r, RowRequest)]))
             return pull(identity, requests)
 
-        def watched_commit(header: Any, gradients: Any, wanted: Any) -> Any:
-            self.gradients += [(endpoint, gradient) for gradient in gradients]
-            return commit(header, gradients, wanted)
+        def watched_commit(push: Push) -> Any:
+            self.gradients += [(endpoint, gradient) for gradient in push.gradients]
+            return commit(push)
 
         service.pull, service.commit = watched_pull, watched_commit
 

@@ -81,7 +81,7 @@ def test_a_server_at_port_0_writes_its_real_endpoint_into_a_file(
         transpiler.transpile(0, pservers="127.0.0.1:0", trainers=1)
     program, startup = transpiler.get_pserver_programs("127.0.0.1:0")
     file, written = tmp_path / "endpoint", threading.Event()
-    publish = ports._publish
+    publish = ports.publish
 
     def published(endpoint: str) -> None:
         publish(endpoint)
@@ -89,7 +89,7 @@ def test_a_server_at_port_0_writes_its_real_endpoint_into_a_file(
 
     monkeypatch.setenv("FLUIDLITE_ENDPOINT_FILE", str(file))
     monkeypatch.setenv("FLUIDLITE_JOB", "a job")
-    monkeypatch.setattr(ports, "_publish", published)
+    monkeypatch.setattr(ports, "publish", published)
     scope, server = fluid.Scope(), fluid.Executor()
     server.run(startup, scope=scope)
     thread = threading.Thread(target=server.run, args=(program,), kwargs={"scope": scope})

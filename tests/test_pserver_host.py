@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from fluidlite.errors import ProgramError, RequestRefusedError, UninitializedErr
 from fluidlite.protocol.messages import Declared, DenseRequest, Gradient, RowRequest, TableRequest, Use
 from fluidlite.pserver import catalog
 from fluidlite.pserver.host import Host
+from fluidlite.pserver.policy import Step
 from fluidlite.runtime.scope import Scope
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import TableColumn
@@ -29,6 +30,11 @@ def rows(name: str, ids: list[int], value: float = 1.0, width: int = 2, dtype: s
     return Gradient("e", name, np.full((len(ids), width), value, dtype), np.array(ids, np.int64))
 
 
+def apply(host: Host, steps: Mapping[int, Sequence[Gradient]], tick: bool) -> int:
+    """Apply gradients of trainers as one step."""
+    return host.apply({trainer: Step(gradients) for trainer, gradients in steps.items()}, tick)
+
+
 def pull_rows(host: Host, table: str, ids: list[int], **options: Any) -> Array:
     request = RowRequest("e", table, np.array(ids, np.int64), options.pop("width", 2), "float64", **options)
     return host.pull([request])[1][0]
@@ -41,31 +47,31 @@ def test_gradients_of_several_trainers_need_a_block_that_sums_them() -> None:
 
 def test_one_trainer_needs_no_sum() -> None:
     host = Host(*pserver_program(sync=False, trainers=1, distributed_mode=0))
-    host.apply({0: [dense("w@GRAD", [1.0, 2.0, 3.0])]}, tick=True)
+    apply(host, {0: [dense("w@GRAD", [1.0, 2.0, 3.0])]}, tick=True)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-1.0, -2.0, -3.0])
 
 
 def test_a_sync_round_is_the_mean_in_trainer_order_after_one_tick_of_the_schedule() -> None:
     host = Host(*pserver_program(trainers=2))
     steps = {0: [dense("w@GRAD", [1.0, 2.0, 3.0])], 1: [dense("w@GRAD", [3.0, 4.0, 5.0])]}
-    assert host.apply(steps, tick=True) == host.version == 1
+    assert apply(host, steps, tick=True) == host.version == 1
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-2.0, -3.0, -4.0])
-    assert host.apply(steps, tick=False) == 2
+    assert apply(host, steps, tick=False) == 2
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-4.0, -6.0, -8.0])
     np.testing.assert_array_equal(host.dense(["lr"])["lr"], [1.0])
 
 
 def test_C11_the_divisor_is_the_number_of_contributions_summed() -> None:
     host = Host(*pserver_program(trainers=3))
-    host.apply({2: [dense("w@GRAD", [6.0] * 3)]}, tick=True)
+    apply(host, {2: [dense("w@GRAD", [6.0] * 3)]}, tick=True)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-6.0] * 3)
-    host.apply({0: [dense("w@GRAD", [3.0] * 3)], 1: [], 2: [dense("w@GRAD", [5.0] * 3)]}, tick=False)
+    apply(host, {0: [dense("w@GRAD", [3.0] * 3)], 1: [], 2: [dense("w@GRAD", [5.0] * 3)]}, tick=False)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-10.0] * 3)
 
 
 def test_duplicates_of_one_and_of_several_trainers_are_summed() -> None:
     host = Host(*pserver_program(trainers=2))
-    host.apply({0: [rows("emb@GRAD", [5, -1, 5])], 1: [rows("emb@GRAD", [5, 2**63 - 1])]}, tick=True)
+    apply(host, {0: [rows("emb@GRAD", [5, -1, 5])], 1: [rows("emb@GRAD", [5, 2**63 - 1])]}, tick=True)
     np.testing.assert_array_equal(
         pull_rows(host, "emb", [5, -1, 2**63 - 1, 7]), [[-0.5] * 2, [0.5] * 2, [0.5] * 2, [1.0] * 2]
     )
@@ -73,7 +79,7 @@ def test_duplicates_of_one_and_of_several_trainers_are_summed() -> None:
 
 def test_async_applies_the_gradient_itself() -> None:
     host = Host(*pserver_program(sync=False, trainers=2))
-    host.apply({1: [dense("w@GRAD", [1.0] * 3), rows("emb@GRAD", [3])]}, tick=True)
+    apply(host, {1: [dense("w@GRAD", [1.0] * 3), rows("emb@GRAD", [3])]}, tick=True)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-1.0] * 3)
     np.testing.assert_array_equal(pull_rows(host, "emb", [3]), [[0.0, 0.0]])
 
@@ -83,8 +89,8 @@ def test_C01_C37_B021_steps_without_rows_or_without_gradients(sync: bool) -> Non
     host = Host(*pserver_program(sync=sync))
     empty = [rows("emb@GRAD", []), rows("v.block0@GRAD", [])]
     host.check_step(empty, [])
-    host.apply({0: empty}, tick=True)
-    host.apply({1: []}, tick=True)
+    apply(host, {0: empty}, tick=True)
+    apply(host, {1: []}, tick=True)
     assert host.version == 2
     np.testing.assert_array_equal(host.dense(["w"])["w"], [0.0] * 3)
     np.testing.assert_array_equal(pull_rows(host, "v.block0", [0, 3]), [[0, 1], [6, 7]])
@@ -93,7 +99,7 @@ def test_C01_C37_B021_steps_without_rows_or_without_gradients(sync: bool) -> Non
 
 def test_B110_rows_for_a_dense_parameter() -> None:
     host = Host(*pserver_program(trainers=1))
-    host.apply({0: [rows("v.block0@GRAD", [1, 1])]}, tick=True)
+    apply(host, {0: [rows("v.block0@GRAD", [1, 1])]}, tick=True)
     np.testing.assert_array_equal(host.dense(["v.block0"])["v.block0"], [[0, 1], [0, 1], [4, 5], [6, 7]])
 
 
@@ -108,7 +114,7 @@ def test_a_read_only_pull_makes_no_row() -> None:
 def test_pulls_are_copies() -> None:
     host = Host(*pserver_program(trainers=1))
     before = host.pull([DenseRequest("e", "w")])[1][0]
-    host.apply({0: [dense("w@GRAD", [1.0] * 3)]}, tick=True)
+    apply(host, {0: [dense("w@GRAD", [1.0] * 3)]}, tick=True)
     np.testing.assert_array_equal(before, [0.0] * 3)
 
 
@@ -131,7 +137,7 @@ def test_an_assigned_array_is_a_copy_that_updates_may_change() -> None:
     value = np.ones(3)
     value.flags.writeable = False
     host.assign("w", value)
-    host.apply({0: [dense("w@GRAD", [1.0] * 3)]}, tick=True)
+    apply(host, {0: [dense("w@GRAD", [1.0] * 3)]}, tick=True)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [0.0] * 3)
     np.testing.assert_array_equal(value, [1.0] * 3)
 
@@ -252,7 +258,7 @@ def test_without_the_startup_program_there_is_nothing_to_serve() -> None:
 def test_blocks_that_optimize_blocks_leaves_out_run_all_the_same() -> None:
     program, listen, scope = pserver_program(trainers=1, optimize_blocks=[])
     host = Host(program, listen, scope)
-    host.apply({0: [dense("w@GRAD", [1.0] * 3)]}, tick=False)
+    apply(host, {0: [dense("w@GRAD", [1.0] * 3)]}, tick=False)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [-2.0] * 3)
 
 
@@ -262,5 +268,5 @@ def test_a_block_without_gradients_runs_every_step() -> None:
     block = program.blocks[1].idx
     listen.attrs["optimize_blocks"] = listen.attrs["optimize_blocks"]._replace(value=(block,))
     host = Host(program, listen, scope)
-    host.apply({0: []}, tick=False)
+    apply(host, {0: []}, tick=False)
     np.testing.assert_array_equal(host.dense(["w"])["w"], [1.0] * 3)

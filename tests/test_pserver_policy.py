@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import numpy as np
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fluidlite.errors import LeaseLostError, RequestRefusedError, ServerFailedError, StaleError
-from fluidlite.protocol.messages import Gradient, Identity, Registration, StepHeader
+from fluidlite.protocol.events import Stepped
+from fluidlite.protocol.messages import Gradient, Identity, Push, Registration, StepHeader
 from fluidlite.pserver.buffer import Buffer, Contribution
 from fluidlite.pserver.members import Members
 from fluidlite.pserver.policy import Async, Rendezvous, Round, Sync
@@ -134,26 +136,61 @@ TestRounds = Rounds.TestCase
 # --- windows --------------------------------------------------------------------------------------------------------
 
 
+def counted(window: Window, sequence: int) -> Outcome:
+    """A new step that counts."""
+    window.open(sequence)
+    return window.decide(sequence)
+
+
 def test_a_step_is_remembered_with_its_outcome() -> None:
     window = Window()
     assert window.find(0) is None
-    outcome = window.open(0)
+    outcome = counted(window, 0)
     assert not outcome.settled
     outcome.settle(7)
     assert window.find(0) is outcome
     assert outcome.result() == 7
-    failed = window.open(1)
+    failed = counted(window, 1)
     failed.fail(ServerFailedError, "why")
     with pytest.raises(ServerFailedError, match="why"):
         failed.result()
     assert window.next == 2
 
 
+def test_a_step_counts_once_it_is_decided_and_may_be_taken_back_before() -> None:
+    window = Window()
+    window.open(0)
+    assert (window.next, window.undecided) == (0, 0)
+    window.forget(0)
+    assert window.find(0) is None
+    assert window.undecided is None
+    counted(window, 0)
+    assert (window.next, window.undecided) == (1, None)
+
+
+def test_a_window_comes_back_from_its_state_without_the_steps_that_are_open() -> None:
+    window = Window()
+    counted(window, 3).settle(9)
+    counted(window, 4).fail(ServerFailedError, "why")
+    counted(window, 5)
+    window.open(6)
+    other = Window()
+    other.restore(json.loads(json.dumps(window.state())))
+    assert (other.next, len(other)) == (6, 2)
+    found = other.find(3)
+    assert found is not None
+    assert (found.decided, found.result()) == (True, 9)
+    failed = other.find(4)
+    assert failed is not None
+    with pytest.raises(ServerFailedError, match="why"):
+        failed.result()
+
+
 def test_M08_a_window_does_not_grow() -> None:
     window = Window()
     for sequence in range(1000):
         assert window.find(sequence) is None
-        window.open(sequence)
+        counted(window, sequence)
     assert len(window) == Window.SIZE
     assert window.find(999 - Window.SIZE + 1) is not None
     with pytest.raises(StaleError, match="step 5 is older"):
@@ -165,24 +202,51 @@ def test_steps_in_any_order_inside_the_window_are_opened_once(order: list[int], 
     window = Window()
     for sequence in [*order, *repeated]:
         if window.find(sequence) is None:
-            window.open(sequence)
+            counted(window, sequence)
     assert len(window) == window.next == 20
 
 
 # --- the buffer -----------------------------------------------------------------------------------------------------
 
 
-def test_M06_at_most_one_contribution_per_trainer_is_held() -> None:
+def contribution(trainer: int, sequence: int) -> Contribution:
+    return Contribution(Stepped(step(trainer, sequence), tuple(GRADIENT), decided=True), Outcome())
+
+
+def test_steps_are_given_away_by_trainer_the_oldest_first() -> None:
     buffer = Buffer()
-    made = [Contribution((Gradient("e", "w", np.ones(3)),), Outcome()) for _ in range(3)]
-    assert buffer.put(1, made[0]) is None
-    assert buffer.put(1, made[1]) is made[0]
-    assert buffer.put(0, made[2]) is None
-    assert len(buffer) == 2
-    taken = buffer.take((0, 1))
-    assert list(taken) == [0, 1]
-    assert taken[1] is made[1]
+    made = [contribution(1, 0), contribution(0, 0), contribution(1, 1)]
+    for held in made:
+        buffer.put(held)
+    assert len(buffer) == 3
+    assert buffer.take((0, 1)) == [made[1], made[0]]
+    assert buffer.take((1,)) == [made[2]]
     assert len(buffer) == 0
+
+
+def test_a_step_that_is_accepted_does_not_count_yet() -> None:
+    buffer = Buffer()
+    held = contribution(1, 5)
+    buffer.accept(held)
+    assert len(buffer) == 0
+    assert (buffer.accepted(1), buffer.accepted(0)) == ([5], [])
+    assert [(event.header.sequence, counts) for event, counts in buffer.held()] == [(5, False)]
+    assert buffer.pop(1, 5) is held
+    assert buffer.accepted(1) == []
+
+
+def test_M06_a_trainer_that_runs_ahead_is_held_in_bounds_and_hangs_nobody() -> None:
+    service = PServer(DictStore(), trainers=2, sync=True)
+    for trainer in (0, 1):
+        service.register(Registration(Identity("job", trainer, 1), 2))
+    ahead = [service.commit(Push(step(0, sequence), GRADIENT, [])) for sequence in range(Window.SIZE)]
+    with pytest.raises(RequestRefusedError, match="64 steps of trainer 0 are not applied yet"):
+        service.commit(Push(step(0, Window.SIZE), GRADIENT, []))
+    for sequence in range(3):
+        assert service.commit(Push(step(1, sequence), GRADIENT, []))().version == sequence + 1
+        assert ahead[sequence]().version == sequence + 1
+    service.complete(Identity("job", 1, 1))
+    assert [answer().version for answer in ahead[3:]] == list(range(4, Window.SIZE + 1))
 
 
 # --- members --------------------------------------------------------------------------------------------------------
@@ -197,13 +261,15 @@ def test_every_trainer_is_live_until_it_leaves() -> None:
     assert group.live == group.absent == (0, 1, 2)
     group.register(who(1))
     assert group.absent == (0, 2)
-    assert group.complete(who(1))
-    assert not group.complete(who(1))
+    assert group.check_complete(who(1))
+    group.complete(1)
+    assert not group.check_complete(who(1))
     assert group.live == (0, 2)
     with pytest.raises(RequestRefusedError, match="complete"):
         group.require(who(1))
     with pytest.raises(RequestRefusedError, match="complete"):
-        group.register(who(1))
+        group.check_register(who(1))
+    assert group.check_register(who(1, incarnation=2))
     group.register(who(1, incarnation=2))
     assert group.live == (0, 1, 2)
 
@@ -215,14 +281,17 @@ def test_a_lease_runs_out_unless_it_is_renewed() -> None:
     group.register(who(1))
     clock.now += 29
     group.require(who(1))
-    assert group.expire(clock.now) == []
+    assert group.overdue(clock.now) == []
     clock.now += 1
-    assert group.expire(clock.now) == [0]
-    assert group.expire(clock.now) == []
+    assert group.overdue(clock.now) == [0]
+    group.lose(0)
+    assert group.overdue(clock.now) == []
     with pytest.raises(LeaseLostError, match="given up"):
         group.require(who(0))
     assert group.live == (1, 2)
-    assert group.register(who(0)) is group.member(0)
+    assert group.check_register(who(0)), "coming back is news"
+    group.register(who(0))
+    assert not group.check_register(who(0))
     assert group.live == (0, 1, 2)
 
 
@@ -237,17 +306,18 @@ def test_a_broken_connection_leaves_a_short_grace() -> None:
     clock.now += 1
     group.require(who(1))
     clock.now += 1
-    assert group.expire(clock.now) == [0]
+    assert group.overdue(clock.now) == [0]
 
 
 def test_H24_incarnations_only_grow() -> None:
     group = members()
     with pytest.raises(LeaseLostError, match="not registered"):
         group.require(who(0))
-    first = group.register(who(0, incarnation=5))
-    assert group.register(who(0, incarnation=5)) is first
-    assert group.register(who(0, incarnation=6)) is not first
-    for verb in (group.register, group.require, group.complete):
+    group.register(who(0, incarnation=5))
+    counted(group.member(0).window, 3)
+    group.register(who(0, incarnation=6))
+    assert group.member(0).window.next == 4, "the steps of all incarnations are one sequence"
+    for verb in (group.check_register, group.require, group.check_complete):
         with pytest.raises(StaleError, match="newer incarnation"):
             verb(who(0, incarnation=5))
     with pytest.raises(LeaseLostError):
@@ -262,7 +332,39 @@ def test_strangers_are_refused(identity: Identity, text: str) -> None:
     group = members()
     group.register(who(0))
     with pytest.raises(RequestRefusedError, match=text):
-        group.register(identity)
+        group.check_register(identity)
+
+
+def test_members_come_back_from_their_state() -> None:
+    clock = Clock()
+    group = members(clock)
+    for trainer in range(3):
+        group.register(who(trainer, incarnation=trainer))
+    counted(group.member(1).window, 0).settle(4)
+    group.complete(0)
+    group.lose(2)
+    other = members(clock)
+    other.restore(json.loads(json.dumps(group.state())))
+    clock.now += 1000
+    other.begin_anew()
+    assert (other.live, other.overdue(clock.now)) == ((1,), [])
+    assert other.require(who(1)).window.next == 1
+    with pytest.raises(StaleError):
+        other.require(who(1, incarnation=0))
+    with pytest.raises(LeaseLostError):
+        other.require(who(2, incarnation=2))
+
+
+def test_when_all_were_done_another_job_may_come() -> None:
+    group = members()
+    for trainer in range(3):
+        group.register(who(trainer))
+        group.complete(trainer)
+    assert group.is_over
+    group.clear()
+    group.begin_anew()
+    assert group.check_register(who(0, incarnation=0, job="another"))
+    assert group.live == (0, 1, 2)
 
 
 # --- the service with a clock of its own ----------------------------------------------------------------------------
@@ -285,7 +387,7 @@ GRADIENT = [Gradient("e", "w", np.ones(3))]
 
 def test_H04_a_lease_that_runs_out_closes_the_round() -> None:
     server, store, clock = service()
-    answer = server.commit(step(0, 0), GRADIENT, ["w"])
+    answer = server.commit(Push(step(0, 0), GRADIENT, ["w"]))
     clock.now += 29
     server.heartbeat(who(0))
     assert not server.poll(0.0)
@@ -318,16 +420,16 @@ def test_an_update_that_takes_longer_than_a_lease_makes_nobody_lost(monkeypatch:
 
     monkeypatch.setattr(server, "_clock", noted)
     monkeypatch.setattr(store, "apply", slow)
-    assert server.commit(step(0, 0), GRADIENT, [])().version == 1
+    assert server.commit(Push(step(0, 0), GRADIENT, []))().version == 1
     looker.join()
     assert server.live == (0,)
 
 
 def test_H31_repeated_while_the_round_is_open_and_after_it() -> None:
     server, store, _ = service()
-    answers = [server.commit(step(0, 0), GRADIENT, []) for _ in range(3)]
-    answers.append(server.commit(step(1, 0), GRADIENT, []))
-    answers.append(server.commit(step(0, 0), GRADIENT, []))
+    answers = [server.commit(Push(step(0, 0), GRADIENT, [])) for _ in range(3)]
+    answers.append(server.commit(Push(step(1, 0), GRADIENT, [])))
+    answers.append(server.commit(Push(step(0, 0), GRADIENT, [])))
     assert [answer().version for answer in answers] == [1] * 5
     assert store.applied == [((0, 1), True)]
     np.testing.assert_array_equal(store.values["w"], [-1.0] * 3)
@@ -336,26 +438,26 @@ def test_H31_repeated_while_the_round_is_open_and_after_it() -> None:
 def test_a_refused_step_may_be_sent_again() -> None:
     server, store, _ = service(trainers=1)
     with pytest.raises(RequestRefusedError):
-        server.commit(step(0, 0), [Gradient("e", "nothing", np.ones(3))], [])
-    assert server.commit(step(0, 0), GRADIENT, [])().version == 1
+        server.commit(Push(step(0, 0), [Gradient("e", "nothing", np.ones(3))], []))
+    assert server.commit(Push(step(0, 0), GRADIENT, []))().version == 1
     assert store.version == 1
 
 
 def test_a_failed_step_repeats_its_failure() -> None:
     server, store, _ = service(trainers=1)
     store.poison = "broken"
-    first = server.commit(step(0, 0), GRADIENT, [])
+    first = server.commit(Push(step(0, 0), GRADIENT, []))
     store.poison = None
-    for answer in (first, server.commit(step(0, 0), GRADIENT, [])):
+    for answer in (first, server.commit(Push(step(0, 0), GRADIENT, []))):
         with pytest.raises(ServerFailedError, match="broken"):
             answer()
-    assert server.commit(step(0, 1), GRADIENT, [])().version == 1
+    assert server.commit(Push(step(0, 1), GRADIENT, []))().version == 1
 
 
 def test_a_rate_that_a_step_carries_is_refused_not_ignored() -> None:
     server, _, _ = service(trainers=1)
     with pytest.raises(RequestRefusedError, match="schedule"):
-        server.commit(step(0, 0, rate=0.1), GRADIENT, [])
+        server.commit(Push(step(0, 0, rate=0.1), GRADIENT, []))
 
 
 def test_a_barrier_out_of_order_is_refused() -> None:

@@ -35,7 +35,7 @@ from fluidlite.errors import (
 )
 from fluidlite.ops import registry
 from fluidlite.proto_gen import pserver_pb2 as pb
-from fluidlite.protocol.messages import Gradient, Identity, Registration, StepHeader
+from fluidlite.protocol.messages import Gradient, Identity, Push, Registration, StepHeader
 from fluidlite.pserver.members import Members
 from fluidlite.pserver.service import PServer, ServiceOptions
 from fluidlite.rpc.options import method
@@ -317,7 +317,7 @@ def test_only_who_registers_says_what_job_it_is() -> None:
         members.require(who(0, job="stranger"))
     members.register(who(0))
     with pytest.raises(RequestRefusedError, match="works for job 'job', not 'stranger'"):
-        members.register(who(1, job="stranger"))
+        members.check_register(who(1, job="stranger"))
 
 
 def test_a_server_that_knows_its_job_takes_no_other_first() -> None:
@@ -333,7 +333,7 @@ def test_a_trainer_that_never_comes_is_given_up_but_welcome(caplog: pytest.LogCa
     clock.now += 1000
     assert not server.poll(0.0)
     server.register(Registration(who(0), 2))
-    answer = server.commit(StepHeader(who(0), 0, 0, 0, 1), [Gradient("e", "w", np.ones(3))], [])
+    answer = server.commit(Push(StepHeader(who(0), 0, 0, 0, 1), [Gradient("e", "w", np.ones(3))], []))
     clock.now += 99
     server.heartbeat(who(0))
     server.poll(0.0)
@@ -419,7 +419,7 @@ def test_steps_of_several_threads_stay_whole(transport: str) -> None:
         apply = cluster.store.apply
 
         def recorded(given: Any, tick: bool) -> int:
-            sums.append([gradient.value.item() for gradient in next(iter(given.values()))])
+            sums.append([gradient.value.item() for gradient in next(iter(given.values())).gradients])
             return apply(given, tick)
 
         cluster.store.apply = recorded  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 import threading
 from typing import Any
 
@@ -226,6 +227,17 @@ def test_a_store_keeps_its_rows_while_it_grows(memory: str) -> None:
     assert store.nbytes(3500) == 2**21
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere rows are copied")
+def test_M09_a_store_grows_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_store, "_LEAST", 1 << 12)
+    store = RowStore(2, np.dtype(np.float64))
+    store.reserve(1000, 0)
+    before = store.array.ctypes.data
+    for rows in (5000, 300_000):
+        store.reserve(rows, rows // 2)
+        assert store.array.ctypes.data == before
+
+
 def test_a_store_larger_than_what_was_reserved_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_store, "_LEAST", 0)
     monkeypatch.setattr(row_store, "_reservable", lambda: 1 << 16)
@@ -254,7 +266,7 @@ def test_an_index_finds_every_id_while_larger_cells_are_built(
     assert built_aside or batch == 1000, "steps this large leave no time"
 
 
-def test_no_add_builds_much_more_than_its_own_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_M09_no_add_builds_much_more_than_its_own_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     claims: list[int] = []
     claim = row_index.Cells.claim
 

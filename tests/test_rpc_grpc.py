@@ -212,7 +212,7 @@ def test_a_closed_port_opens_no_connection(met: int) -> None:
 def test_a_closed_port_wakes_who_waits_at_a_barrier(cluster: FakeCluster) -> None:
     port = cluster.port()
     waiting = cluster.run(lambda: port.barrier([cluster.endpoint]))
-    while cluster.services[0]._gate.missing((0, 1)) != (1,):
+    while cluster.services[0]._ledger.gate.missing((0, 1)) != (1,):
         assert not waiting.done()
     port.close()
     with pytest.raises(PeerLostError, match=f"barrier at pserver {cluster.endpoint}"):

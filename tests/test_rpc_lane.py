@@ -18,6 +18,7 @@ from fluidlite.protocol.messages import (
     Gradient,
     Identity,
     PullReply,
+    Push,
     Registration,
     RowRequest,
     StepHeader,
@@ -67,7 +68,7 @@ def ask(channel: GrpcChannel, name: str) -> Pending[PullReply]:
 
 
 def push(channel: GrpcChannel, sequence: int) -> Any:
-    return channel.commit(StepHeader(ME, sequence, 0, 0, 1), [Gradient("", "w", np.ones(3))], ["w"])
+    return channel.commit(Push(StepHeader(ME, sequence, 0, 0, 1), [Gradient("", "w", np.ones(3))], ["w"]))
 
 
 def held(cluster: FakeCluster) -> threading.Event:
@@ -105,7 +106,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(channel: Grpc
 def test_an_interrupt_while_waiting_leaves_no_answer_behind(
     channel: GrpcChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*transfer: Any) -> Any:
+    def interrupted(*transfer: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -148,7 +149,7 @@ def test_after_a_refusal_the_next_request_opens_another_stream(channel: GrpcChan
 
 def test_a_commit_that_waits_for_others_holds_up_no_pull(cluster: FakeCluster, channel: GrpcChannel) -> None:
     step = push(channel, 0)
-    while not len(cluster.services[0]._buffer):
+    while not len(cluster.services[0]._ledger._buffer):
         pass
     np.testing.assert_array_equal(ask(channel, "w")().values[0], [0.0] * 3)
     other = cluster.port(1)
@@ -242,7 +243,7 @@ def test_close_wakes_who_waits_and_leaves_no_thread(cluster: FakeCluster) -> Non
     channel = connected(cluster, PATIENCE)
     step = push(channel, 0)
     waiting = [cluster.run(answer) for answer in (ask(channel, "w"), step)]
-    while not len(cluster.services[0]._buffer):
+    while not len(cluster.services[0]._ledger._buffer):
         pass
     channel.close()
     for job in waiting:

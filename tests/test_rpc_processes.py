@@ -180,12 +180,12 @@ def test_a_trainer_that_outlives_its_server_can_end(stack: ExitStack) -> None:
 
 OPEN_STREAMS = """
 import sys
-from fluidlite.protocol.messages import DenseRequest, StepHeader
+from fluidlite.protocol.messages import DenseRequest, Push, StepHeader
 from fluidlite.rpc.client import grpc_port
 port = grpc_port(trainer=0)
 port.pull([DenseRequest(sys.argv[1], "w")])
 channel = port._peers[sys.argv[1]].channel
-step = channel.commit(StepHeader(port.identity, 0, 0, 0, 0), [], [])
+step = channel.commit(Push(StepHeader(port.identity, 0, 0, 0, 0), [], []))
 print("open", flush=True)
 sys.stdin.readline()
 late = channel.pull(port.identity, [DenseRequest(sys.argv[1], "w")])

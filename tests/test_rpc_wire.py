@@ -18,6 +18,7 @@ from fluidlite.protocol.messages import (
     Gradient,
     Identity,
     PullReply,
+    Push,
     Registration,
     RowRequest,
     StepHeader,
@@ -85,15 +86,18 @@ def test_requests_keep_their_order_and_kind() -> None:
     assert (back[3].width, back[3].dtype, len(back[3].ids)) == (4, "float64", 0)
 
 
-def test_a_step_in_one_transfer_or_in_many() -> None:
-    header = StepHeader(WHO, 3, 4, 5, 3, learning_rate=0.0)
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_step_in_one_transfer_or_in_many(decided: bool) -> None:
+    header = StepHeader(WHO, 3, 4, 5, 3, learning_rate=0.0, steps=2)
     gradients = [
         Gradient("e", "w@GRAD", np.ones((2, 3))),
         Gradient("e", "emb@GRAD", rows([5, 5, -9], 2).value, np.array([5, 5, -9]), 100),
         Gradient("e", "empty@GRAD", np.zeros((0, 8), np.float32), np.zeros(0, np.int64), 100),
     ]
-    back, parts, wanted = encode.OpenStep("e").add(*through(encode.encode_push(header, gradients, ["w"]), 16))
-    assert (back, wanted) == (header, ["w"])
+    came = encode.OpenStep("e").add(*through(encode.encode_push(Push(header, gradients, ["w"], decided)), 16))
+    assert isinstance(came, Push)
+    parts = came.gradients
+    assert (came.header, came.wanted, came.decided) == (header, ["w"], decided)
     assert [(p.name, p.height) for p in parts] == [(g.name, g.height) for g in gradients]
     assert all(same(p.value, g.value) for p, g in zip(parts, gradients, strict=True))
     assert parts[0].rows is None
@@ -108,7 +112,8 @@ def test_a_step_in_one_transfer_or_in_many() -> None:
     assert step.add(late.SerializeToString(), Payload(bytes(8))) is None
     assert step.add(early.SerializeToString(), Payload(bytes(8))) is None
     whole = step.add(pb.PushRequestHeader(commit=pb.Commit(parts=2)).SerializeToString(), Payload(b""))
-    assert [part.name for part in whole[1]] == ["a", "b"]
+    assert isinstance(whole, Push)
+    assert [part.name for part in whole.gradients] == ["a", "b"]
 
 
 @pytest.mark.parametrize("parts", [[0, 0], [0, 2], [0], [0, 1, 2]])
@@ -196,7 +201,7 @@ def test_random_bytes_are_refused_or_read_never_more(data: bytes) -> None:
 @given(st.data())
 def test_damaged_messages_are_refused_or_read_never_more(data: st.DataObject) -> None:
     gradients = [Gradient("e", "g", rows([1, 2], 3).value, np.array([1, 2]), 9), Gradient("e", "h", np.ones(4))]
-    whole = bytearray(b"".join(messages_of(encode.encode_push(StepHeader(WHO, 0, 0, 0, 2), gradients, []))))
+    whole = bytearray(b"".join(messages_of(encode.encode_push(Push(StepHeader(WHO, 0, 0, 0, 2), gradients, [])))))
     for _ in range(data.draw(st.integers(1, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:

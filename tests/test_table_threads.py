@@ -93,7 +93,7 @@ def assert_grows(states: list[tuple[float, ...]]) -> None:
     assert all(a <= b for before, after in pairwise(states) for a, b in zip(before, after, strict=True))
 
 
-def test_pulls_pushes_growth_and_exports_equal_a_serial_order() -> None:
+def test_M09_pulls_pushes_growth_and_exports_equal_a_serial_order() -> None:
     job = Job()
     works = [partial(job.push, thread) for thread in range(PUSHERS)]
     together([*works, *(partial(job.read, reader) for reader in range(READERS))])

@@ -135,9 +135,16 @@ def test_an_unknown_endpoint() -> None:
         transpiler.get_pserver_program("127.0.0.1:1")
 
 
-@pytest.mark.parametrize("option", ["enable_dc_asgd", "half_async", "completely_not_async", "geo_sgd_mode"])
-def test_other_kinds_of_training_are_refused(option: str) -> None:
-    with pytest.raises(TranspileError, match=f"{option} is not supported"):
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("enable_dc_asgd", "enable_dc_asgd means something in async mode only, not in sync mode"),
+        ("half_async", "half_async is for training that is not synchronous; set sync_mode=False"),
+        ("geo_sgd_mode", "geo_sgd_mode is for training that is not synchronous; set sync_mode=False"),
+    ],
+)
+def test_other_kinds_of_training_need_sync_mode_off(option: str, reason: str) -> None:
+    with pytest.raises(TranspileError, match=reason):
         transpile(**{option: True})
 
 

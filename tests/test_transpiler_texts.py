@@ -34,12 +34,34 @@ CASES = {
     ("pserver", "copy_schedule"): ["schedule", "schedule_on_trainer"],
     ("pserver", "move_updates"): ["dense", "dense_together", "table_adam", "rows", "global_norm_on_trainer"],
     ("pserver", "drop_trainer_ops"): ["schedule", "table"],
-    ("pserver", "merge_contributions"): ["dense", "dense_async", "table", "dense_one_server"],
+    ("pserver", "merge_contributions"): ["dense", "dense_async", "table", "dense_one_server", "dense_pushes"],
+    ("pserver", "compensate_delay"): ["dense_compensated", "dense_async"],
     ("pserver", "serve_rows"): ["table", "rows"],
-    ("pserver", "listen"): ["table", "table_async", "rows", "schedule", "schedule_idle"],
+    ("pserver", "listen"): [
+        "table",
+        "table_async",
+        "rows",
+        "schedule",
+        "schedule_idle",
+        "dense_compensated",
+        "dense_pushes",
+    ],
     ("pserver_startup", "keep_own_inits"): ["dense", "schedule_idle", "global_norm_on_trainer"],
     ("pserver_startup", "grow_tables"): ["table_adam"],
     ("pserver_startup", "slice_inits"): ["dense", "dense_together", "rows"],
+    ("pserver_startup", "back_up_parameters"): ["dense_compensated", "dense_async"],
+    ("geo_trainer", "fetch_new_rows"): ["geo_table", "geo_rows"],
+    ("geo_trainer", "exchange"): ["geo_table", "geo_rows", "geo_dense", "geo_schedule"],
+    ("geo_trainer_startup", "keep_rows"): ["geo_table", "geo_rows"],
+    ("geo_trainer_startup", "receive_parameters"): ["geo_schedule"],
+    ("geo_trainer_startup", "begin_exchanges"): ["geo_dense"],
+    ("geo_pserver", "add_deltas"): ["geo_table", "geo_rows", "geo_dense"],
+    ("geo_pserver", "drop_trainer_ops"): ["geo_schedule"],
+    ("geo_pserver", "serve_rows"): ["geo_rows"],
+    ("geo_pserver", "listen"): ["geo_table"],
+    ("geo_pserver_startup", "keep_own_inits"): ["geo_table"],
+    ("geo_pserver_startup", "grow_tables"): ["geo_table"],
+    ("geo_pserver_startup", "slice_inits"): ["geo_dense"],
 }
 PARAMS = [(role, name, job) for (role, name), jobs in CASES.items() for job in jobs]
 
@@ -53,7 +75,7 @@ def _file(role: str, name: str, job: str) -> Path:
 def _text(role: str, name: str, job_name: str) -> str:
     job = JOBS[job_name]
     before, after = job.around(role, name)
-    mode = "sync" if job.sync else "async"
+    mode = "geo" if role.startswith("geo") else "sync" if job.sync else "async"
     where = f", seen by {job.endpoints[job.server]}" if ROLES[role][2] else f", trainer {job.trainer_id}"
     head = f"# {job.intro}\n# {job.servers} servers, {job.trainers} trainers, {mode}{where}\n"
     return f"{head}== before {name}\n{text.show(before)}== after {name}\n{text.show(after)}"

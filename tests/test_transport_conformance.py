@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,25 @@ from fluidlite.errors import (
     RequestRefusedError,
     ServerFailedError,
     StaleError,
-    UnreachableError,
 )
 from fluidlite.protocol.messages import (
     PROTOCOL_VERSION,
+    READER,
+    Decision,
     Declared,
     DenseRequest,
     Gradient,
+    Push,
     Registration,
     RowRequest,
+    StepHeader,
     TableRequest,
     Use,
 )
 from fluidlite.pserver.service import ServiceOptions
 from fluidlite.rpc.retry import Patience
 from fluidlite.values.selected_rows import SelectedRows
-from tests.fake_cluster import PATIENCE, TRANSPORTS, DictStore, FakeCluster
+from tests.fake_cluster import PATIENCE, TRANSPORTS, DictStore, Dropping, FakeCluster
 
 Make = Callable[..., FakeCluster]
 
@@ -46,38 +50,6 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     yield build
     for cluster in clusters:
         cluster.close()
-
-
-class Dropping:
-    """A channel that loses the first ``requests`` requests and then the first ``replies`` replies of a verb."""
-
-    def __init__(self, channel: Any, verb: str, requests: int = 0, replies: int = 0) -> None:
-        self._channel = channel
-        self._verb = verb
-        self.requests = requests
-        self.replies = replies
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._channel, name)
-        return self._unreliable(found) if name == self._verb else found
-
-    def _unreliable(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def attempt(*arguments: Any) -> Any:
-            if self.requests:
-                self.requests -= 1
-                raise UnreachableError("request dropped")
-            pending = call(*arguments)
-
-            def answer() -> Any:
-                result = pending()
-                if self.replies:
-                    self.replies -= 1
-                    raise UnreachableError("reply dropped")
-                return result
-
-            return answer
-
-        return attempt
 
 
 def row_gradient(endpoint: str, ids: Sequence[int], width: int = 2) -> Gradient:
@@ -264,21 +236,69 @@ def test_H29_a_trainer_that_comes_back_gets_the_open_round(make: Make) -> None:
     assert cluster.push(again) == second.result(20) == {cluster.endpoint: 2}
 
 
-def test_a_restarted_trainer_that_repeats_its_step_counts_once(make: Make) -> None:
+def test_a_restarted_trainer_goes_on_behind_the_step_that_it_sent(make: Make) -> None:
     cluster = make(trainers=2)
     before = cluster.port(1, incarnation=1)
     lost = cluster.run(lambda: cluster.push(before, 100.0))
-    cluster.pull(cluster.port(1, incarnation=2))
+    cluster.until_waiting(lost)
+    again = cluster.port(1, incarnation=2)
+    again.declare({cluster.endpoint: []})
+    resumed = cluster.run(again.resume)
+    while cluster.services[0]._members.member(1).incarnation != 2:
+        assert not resumed.done()
     with pytest.raises(StaleError):
         cluster.pull(cluster.port(1, incarnation=1))
-    again = cluster.run(lambda: cluster.push(cluster.ports[1], 3.0))
     one = cluster.port(0)
-    cluster.push(one, 1.0)
-    again.result(20)
+    cluster.push(one, 2.0)
+    assert resumed.result(20) == 1, "it waited for the round that its step belongs to"
     outcome = lost.exception(20)
     assert outcome is None or isinstance(outcome, StaleError)
-    assert len(cluster.store.applied) == 1
-    assert cluster.store.applied[0] == ((0, 1), True)
+    assert cluster.store.applied == [((0, 1), 1)]
+    np.testing.assert_array_equal(cluster.pull(again), [-51.0] * 3)
+    steps = [cluster.run(lambda p=port: cluster.push(p, 1.0)) for port in (one, again)]
+    assert [step.result(20) for step in steps] == [{cluster.endpoint: 2}] * 2
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_what_a_dead_trainer_left_undecided_counts_if_it_does_anywhere(make: Make, elsewhere: bool) -> None:
+    cluster = make(servers=2, sync=False)
+    before = cluster.port(0, incarnation=1)
+    peers = [before._peers.met(endpoint) for endpoint in cluster.endpoints]
+    header = StepHeader(before.identity, 0, 0, 0, 1)
+    for peer in peers:
+        gradient = Gradient(peer.endpoint, "w", np.ones(3))
+        peer.channel.commit(Push(header, [gradient], [], decided=False))()
+    if elsewhere:
+        peers[1].channel.decide(Decision(before.identity, 0, apply=True))()
+    again = cluster.port(0, incarnation=2)
+    again.declare({endpoint: [] for endpoint in cluster.endpoints})
+    assert again.resume() == elsewhere
+    assert [store.version for store in cluster.stores] == [elsewhere] * 2
+    assert cluster.push(again) == dict.fromkeys(cluster.endpoints, 1 + elsewhere)
+
+
+def test_H32_a_step_that_one_server_refuses_counts_on_none(make: Make) -> None:
+    cluster = make(servers=2, sync=False)
+    port = cluster.port()
+    port.stage(Gradient(cluster.endpoints[0], "w", np.ones(3)))
+    port.stage(Gradient(cluster.endpoints[1], "nothing", np.ones(3)))
+    with pytest.raises(
+        RequestRefusedError, match=f"step 0: commit at pserver {cluster.endpoints[1]}.*unknown gradient"
+    ):
+        port.commit(cluster.endpoints)
+    assert [store.version for store in cluster.stores] == [0, 0]
+    assert cluster.push(port) == dict.fromkeys(cluster.endpoints, 1)
+
+
+def test_without_two_phases_a_step_counts_on_each_server_at_once(make: Make) -> None:
+    cluster = make(servers=2, sync=False)
+    port = cluster.port()
+    port.two_phase = False
+    port.stage(Gradient(cluster.endpoints[0], "w", np.ones(3)))
+    port.stage(Gradient(cluster.endpoints[1], "nothing", np.ones(3)))
+    with pytest.raises(RequestRefusedError):
+        dict(port.commit(cluster.endpoints).versions)
+    assert [store.version for store in cluster.stores] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +334,7 @@ def test_a_wrong_pull_is_refused_and_the_server_goes_on(make: Make) -> None:
     [
         ({"trainers": 4}, "transpiled for 4 trainers, this server for 2"),
         ({"trainer": 2}, "trainer 2 is none of the 2"),
-        ({"trainer": -1}, "trainer -1 is none of the 2"),
+        ({"trainer": -2}, "trainer -2 is none of the 2"),
     ],
 )
 def test_a_trainer_of_another_job_is_refused(make: Make, change: dict[str, Any], text: str) -> None:
@@ -324,6 +344,57 @@ def test_a_trainer_of_another_job_is_refused(make: Make, change: dict[str, Any],
     cluster.pull(cluster.port(0))
     with pytest.raises(RequestRefusedError, match="works for job"):
         cluster.pull(cluster.port(1, job="another"))
+
+
+def test_who_is_no_trainer_reads_and_is_counted_nowhere(make: Make) -> None:
+    cluster = make(trainers=1, servers=2)
+    reader = cluster.port(READER, job="another", trainers=0)
+    trainer = cluster.port()
+    rows = [replace(ids_request(endpoint, [5]), read_only=True) for endpoint in cluster.endpoints]
+    np.testing.assert_array_equal(reader.pull(rows), np.zeros((2, 1, 2)))
+    cluster.push(trainer)
+    np.testing.assert_array_equal(reader.pull([DenseRequest(cluster.endpoint, "w")])[0], [-1.0] * 3)
+    assert [service.live for service in cluster.services] == [(0,), (0,)]
+    reader.complete()
+    cluster.push(trainer)
+    trainer.complete()
+    assert cluster.ended(), "nobody waits for readers"
+
+
+def test_who_is_no_trainer_changes_nothing(make: Make) -> None:
+    cluster = make()
+    reader = cluster.port(READER, trainers=0)
+    for request in (ids_request(cluster.endpoint, [5]), TableRequest(cluster.endpoint, "emb")):
+        with pytest.raises(RequestRefusedError, match="who is no trainer can read rows that there are, and arrays"):
+            reader.pull([request])
+    with pytest.raises(RequestRefusedError, match="trainer -1 is none of the 1 of this job"):
+        cluster.push(reader)
+    for call in (
+        lambda: reader.assign(cluster.endpoint, "w", np.zeros(3)),
+        lambda: reader.barrier(cluster.endpoints),
+        lambda: reader.checkpoint(cluster.endpoints),
+    ):
+        with pytest.raises(RequestRefusedError, match="trainer -1 is none"):
+            call()
+    assert cluster.store.version == 0
+    assert cluster.store.rows == {}
+
+
+def test_a_reader_is_told_when_the_servers_end(make: Make) -> None:
+    cluster = make()
+    reader = cluster.port(READER, trainers=0, patience=Patience(retry=0.2))
+    reader.pull([DenseRequest(cluster.endpoint, "w")])
+    cluster.services[0].stop("the job is over")
+    with pytest.raises(PeerLostError):
+        reader.pull([DenseRequest(cluster.endpoint, "w", current=True)])
+
+
+def test_servers_without_a_keeper_refuse_to_write_checkpoints(make: Make) -> None:
+    cluster = make(servers=2)
+    port = cluster.port()
+    with pytest.raises(RequestRefusedError, match="keeps no checkpoints"):
+        port.checkpoint(cluster.endpoints)
+    cluster.push(port)
 
 
 def test_another_version_of_the_protocol_is_refused(make: Make) -> None:
@@ -480,7 +551,7 @@ def test_stop_wakes_those_who_wait(make: Make) -> None:
     step = cluster.run(lambda: cluster.push(one))
     barrier = cluster.run(lambda: two.barrier(cluster.endpoints))
     cluster.until_waiting(step)
-    while service._gate.missing((0, 1)) != (0,):
+    while service._ledger.gate.missing((0, 1)) != (0,):
         assert not barrier.done()
     service.stop("told to stop")
     for job in (step, barrier):

@@ -10,7 +10,12 @@ from pathlib import Path
 import fluidlite.ops
 from fluidlite.core import edit, text
 from fluidlite.core.ir import Program
+from fluidlite.ops.modes import Mode, Settings
 from fluidlite.transpiler.pipeline import (
+    GEO_PSERVER_PASSES,
+    GEO_PSERVER_STARTUP_PASSES,
+    GEO_TRAINER_PASSES,
+    GEO_TRAINER_STARTUP_PASSES,
     PSERVER_PASSES,
     PSERVER_STARTUP_PASSES,
     TRAINER_PASSES,
@@ -29,6 +34,10 @@ ROLES: dict[str, tuple[tuple[Pass, ...], bool, bool]] = {
     "trainer_startup": (TRAINER_STARTUP_PASSES, True, False),
     "pserver": (PSERVER_PASSES, False, True),
     "pserver_startup": (PSERVER_STARTUP_PASSES, True, True),
+    "geo_trainer": (GEO_TRAINER_PASSES, False, False),
+    "geo_trainer_startup": (GEO_TRAINER_STARTUP_PASSES, True, False),
+    "geo_pserver": (GEO_PSERVER_PASSES, False, True),
+    "geo_pserver_startup": (GEO_PSERVER_STARTUP_PASSES, True, True),
 }
 assert fluidlite.ops
 
@@ -108,6 +117,9 @@ class Job:
 
 
 ON_TRAINER = Options(min_block_size=8, dense_on_trainer=True)
+COMPENSATED = Options(min_block_size=8, training=Settings(Mode.ASYNC, dc_asgd=True))
+GEO = Options(min_block_size=8, training=Settings(Mode.GEO), geo_every=10)
+PUSHES = Settings(grads_to_wait=3, distinct_trainers=False, sparse_grad_reduce="sum", nan_policy="skip")
 JOBS = {
     "table": Job("table"),
     "table_async": Job("table", sync=False),
@@ -117,10 +129,16 @@ JOBS = {
     "dense": Job("dense"),
     "dense_together": Job("dense", options=Options(min_block_size=8, dispatcher=Together)),
     "dense_async": Job("dense", sync=False),
+    "dense_compensated": Job("dense", sync=False, options=COMPENSATED),
+    "dense_pushes": Job("dense", trainers=1, options=Options(min_block_size=8, training=PUSHES)),
     "dense_one_server": Job("dense", servers=1, trainers=1),
     "global_norm": Job("global_norm"),
     "global_norm_on_trainer": Job("global_norm", trainers=1, options=ON_TRAINER),
     "schedule": Job("schedule"),
     "schedule_idle": Job("schedule", servers=3, server=2),
+    "geo_table": Job("table_adam", sync=False, options=GEO),
+    "geo_rows": Job("rows", sync=False, options=GEO),
+    "geo_dense": Job("dense", sync=False, options=GEO),
+    "geo_schedule": Job("schedule", sync=False, options=GEO),
     "schedule_on_trainer": Job("schedule", trainers=1, options=ON_TRAINER),
 }

@@ -82,8 +82,8 @@ class Variable:
 class Parameter(Variable):
     """A variable that training changes.
 
-    ``is_distributed`` marks a parameter held as an auto-grown table; ``regularizer`` and ``gradient_clip`` are the
-    front end's objects and live only in memory.
+    ``is_distributed`` marks a parameter held as an auto-grown table; ``regularizer``, ``gradient_clip`` and
+    ``constraint`` are the front end's objects and live only in memory.
     """
 
     trainable: bool = True
@@ -92,6 +92,7 @@ class Parameter(Variable):
     do_model_average: bool = True
     regularizer: Any = field(default=None, compare=False)
     gradient_clip: Any = field(default=None, compare=False)
+    constraint: Any = field(default=None, compare=False)
 
 
 @dataclass

@@ -9,6 +9,14 @@ LR_COUNTER: Final = "@LR_DECAY_COUNTER@"
 STEP_COUNTER: Final = "@STEP_COUNTER@"
 #: what the pserver's `scale` multiplies a round's sum with: 1 / contributions
 CONTRIBUTION_SCALE: Final = "@CONTRIBUTION_SCALE@"
+#: which trainer's step a server applies
+TRAINER_ID: Final = "@TRAINER_ID@"
+#: geo: steps since the last exchange, how much of a gain one trainer sends, whether the exchange is the last one
+GEO_STEPS: Final = "@GEO_STEPS@"
+GEO_SHARE: Final = "@GEO_SHARE@"
+GEO_LAST: Final = "@GEO_LAST@"
+#: the values on the way to the compensation of a delayed gradient
+DELAY_PARTS: Final = ("seen", "drift", "half", "whole")
 _RENAME: Final = "@RENAME@block"
 _AGAIN: Final = "grad/"
 _TRAINER: Final = ".trainer_"
@@ -16,6 +24,7 @@ _BLOCK: Final = ".block"
 _SHARD: Final = ".shard"
 _IDS: Final = ".ids"
 _FUSED: Final = ".fused"
+_GEO: Final = ".geo_"
 
 
 class SliceName(NamedTuple):
@@ -74,6 +83,31 @@ def slice_of(name: str, index: int) -> str:
 def of_trainer(name: str, trainer: int) -> str:
     """A trainer's contribution on a server: ``g`` -> ``g.trainer_1``."""
     return f"{name}{_TRAINER}{trainer}"
+
+
+def backup_of(param: str, trainer: int) -> str:
+    """A parameter of a server as a trainer last saw it: ``w`` -> ``w.trainer_1_bak`` (Fluid's form)."""
+    return f"{param}{_TRAINER}{trainer}_bak"
+
+
+def delay_part(param: str, part: str) -> str:
+    """One of `DELAY_PARTS`: ``w`` -> ``w.delay_seen``."""
+    return f"{param}.delay_{part}"
+
+
+def delta(param: str) -> str:
+    """What a parameter gained by local training, on its way to a server: ``w`` -> ``w.delta`` (Fluid's form)."""
+    return f"{param}.delta"
+
+
+def geo_part(param: str, part: str) -> str:
+    """A value of a trainer that trains by itself: ``part`` is exchanged, rows, fresh, ..."""
+    return f"{param}{_GEO}{part}"
+
+
+def geo_owner(part: str) -> str:
+    """The parameter of a `geo_part`: ``w.geo_rows`` -> ``w``."""
+    return part.rpartition(_GEO)[0]
 
 
 def shard_of_var(name: str, shard: int) -> str:

@@ -13,7 +13,7 @@ without that attribute). ``3`` is an INT, ``3L`` a LONG, ``3.0`` a FLOAT; a list
 empty one is written ``ints()``, ``longs()``, ``floats()``, ``strings()``, ``bools()``, ``blocks()``. Names made of
 letters, digits and ``_ @ . /`` stand bare, any other is quoted as in JSON. Commas are optional, comments run from
 ``#`` to the end of the line. Not part of the form, because not part of a program's content: origins (written as
-comments) and the front end's regularizer and clip objects.
+comments) and the front end's regularizer, clip and constraint objects.
 """
 
 from __future__ import annotations

@@ -132,6 +132,10 @@ class Parameter(Variable):
         return self.desc.regularizer
 
     @property
+    def constraint(self) -> Any:
+        return self.desc.constraint
+
+    @property
     def is_distributed(self) -> bool:
         """Whether the parameter is an auto-grown table."""
         return self.desc.is_distributed

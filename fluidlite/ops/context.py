@@ -48,6 +48,11 @@ class ServerPort(Protocol):
         """Overwrite a variable of a server: a dense array, all rows of a table, or rows of an accumulator of one."""
         ...
 
+    def checkpoint(self, endpoints: Sequence[str], folder: str = "") -> int:
+        """Make servers write a checkpoint, and wait until it is written; its number. ``folder``: where they keep
+        checkpoints; "": wherever that is."""
+        ...
+
     def complete(self) -> None:
         """Say that this trainer is done; idempotent."""
         ...
@@ -79,8 +84,26 @@ class Ports(Protocol):
     def host(self) -> HostPort: ...
 
     @property
+    def version(self) -> int:
+        """The highest version of a server that this process has heard of; 0 before it has."""
+        ...
+
+    @property
     def traffic(self) -> Mapping[str, tuple[int, int]]:
         """Bytes sent and received so far, by verb."""
+        ...
+
+    def resume(self) -> int:
+        """Meet the servers of what was prepared; how many steps of this trainer count there already."""
+        ...
+
+    def abandon(self) -> None:
+        """A run failed: what this thread has sent of its step does not count."""
+        ...
+
+    def run_at_close(self, program: Program, block: int, scope: Any, feeds: Mapping[str, Any]) -> None:
+        """When the process is done, and before the others are told, run a block of a program in a scope: once, however
+        often this is called for it."""
         ...
 
     def close(self) -> None:
@@ -172,6 +195,10 @@ class KernelContext:
     @property
     def server(self) -> ServerPort:
         return self._need_ports().server(self.op)
+
+    def run_at_close(self, block: int, feeds: Mapping[str, Any]) -> None:
+        """Run a block of this program once more, in this scope, with ``feeds``, when the executor is closed."""
+        self._need_ports().run_at_close(self.program, block, self._run_state.scope, feeds)
 
     @property
     def scope(self) -> Any:

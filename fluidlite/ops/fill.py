@@ -29,6 +29,7 @@ from fluidlite.ops.registry import (
 from fluidlite.ops.shapes import given
 from fluidlite.values.initial import Constant, FromArray
 from fluidlite.values.lod import LoDTensor
+from fluidlite.values.memory import affordable
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import TableColumn
 
@@ -77,12 +78,16 @@ def fill_constant(
         return new_table(ctx, shape, dtype, Constant(float(constant(value, str_value, numpy_dtype(dtype)))))
     if ValueTensor is not None:
         number = ValueTensor.reshape(-1)[0].astype(numpy_dtype(dtype))
-        return np.full(given(ShapeTensor, ShapeTensorList, shape), number, numpy_dtype(dtype))
+        return np.full(
+            affordable(given(ShapeTensor, ShapeTensorList, shape), numpy_dtype(dtype)), number, numpy_dtype(dtype)
+        )
     if ShapeTensor is not None or ShapeTensorList:
         shape = given(ShapeTensor, ShapeTensorList, shape)
     elif math.prod(shape) <= _SMALL:
         return _template(shape, dtype, value, math.copysign(1.0, value), str_value).copy()
-    return np.full(shape, constant(value, str_value, numpy_dtype(dtype)), numpy_dtype(dtype))
+    return np.full(
+        affordable(shape, numpy_dtype(dtype)), constant(value, str_value, numpy_dtype(dtype)), numpy_dtype(dtype)
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -108,7 +113,9 @@ def fill_constant_batch_size_like(
     else:
         size = np.shape(Input)[input_dim_idx]
     sizes = replaced(shape, output_dim_idx, size)
-    return np.full(sizes, constant(value, str_value, numpy_dtype(dtype)), numpy_dtype(dtype))
+    return np.full(
+        affordable(sizes, numpy_dtype(dtype)), constant(value, str_value, numpy_dtype(dtype)), numpy_dtype(dtype)
+    )
 
 
 def fill_zeros_like(ctx: KernelContext, X: Any) -> Any:

@@ -33,6 +33,7 @@ from fluidlite.ops.registry import (
 )
 from fluidlite.ops.shapes import Shape, given
 from fluidlite.values.initial import Normal, RowInit, TruncatedNormal, Uniform, normal_quantile
+from fluidlite.values.memory import affordable
 from fluidlite.values.minstd import MinStd
 
 _SEED: Final = {
@@ -61,9 +62,8 @@ class Distribution:
 
     def draw(self, ctx: KernelContext, shape: Shape, attrs: dict[str, Any]) -> Array:
         """An array of the given shape."""
-        if any(size < 0 for size in shape):
-            raise ProgramError(f"op {ctx.op.type!r} needs a shape without open dimensions, not {list(shape)}")
-        count, dtype = math.prod(shape), numpy_dtype(attrs["dtype"])
+        dtype = numpy_dtype(attrs["dtype"])
+        count = math.prod(affordable(shape, dtype))
         seed = attrs["seed"] or ctx.program.random_seed
         if seed:
             return self.seeded(MinStd(seed), count, attrs, dtype).reshape(shape)

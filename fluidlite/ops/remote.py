@@ -141,8 +141,14 @@ def send(
         ctx.server.stage(gradient)
 
 
-def send_barrier(ctx: KernelContext, *, endpoints: tuple[str, ...]) -> None:
-    ctx.server.commit(endpoints)
+def send_barrier(ctx: KernelContext, *, endpoints: tuple[str, ...], wait: bool) -> None:
+    reply = ctx.server.commit(endpoints)
+    if wait:
+        _ = reply.versions
+
+
+def checkpoint_notify(ctx: KernelContext, *, epmap: tuple[str, ...], dir: str) -> None:
+    ctx.server.checkpoint(tuple(dict.fromkeys(epmap)), dir)
 
 
 def do_nothing(ctx: KernelContext) -> None:
@@ -232,7 +238,10 @@ register(
         "trainer_id": int_attr(0),
         "trainers": int_attr(0, "number of trainers, checked by the server; 0: unchecked"),
         "endpoints": strings_attr(_ONE_ENDPOINT),
-        "half_async": bool_attr(default=False),
+        "half_async": bool_attr(default=False, doc="steps are merged and sent behind the trainer's back"),
+        "max_merge_var_num": int_attr(20, "half_async: how many steps are merged at most"),
+        "wait": bool_attr(default=False, doc="go on once the step is applied, in every mode"),
+        "two_phase": bool_attr(default=True, doc="of several servers each accepts the step before it counts on any"),
     },
     kernel=send_barrier,
     side_effect=True,
@@ -248,12 +257,14 @@ register(
 )
 register(
     "checkpoint_notify",
-    doc="Asks servers to save a table. Declared so that programs made by Fluid can be read; it cannot be run.",
+    doc="Makes the servers of `epmap` write a checkpoint of all that they hold, and waits until it is written. Its number is "
+    "the highest of their versions.",
     attrs={
         "epmap": strings_attr(_ONE_ENDPOINT),
-        "dir": string_attr(),
-        "lookup_table": string_attr(),
+        "dir": string_attr(doc="the checkpoint_dir of the servers, which refuse another one; empty: whatever it is"),
+        "lookup_table": string_attr(doc="not used: every table is saved"),
         "trainer_id": int_attr(0),
     },
+    kernel=checkpoint_notify,
     side_effect=True,
 )

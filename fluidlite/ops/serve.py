@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from fluidlite.ops import keeping, modes
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import (
     REQUIRED,
     blocks_attr,
-    bool_attr,
     int_attr,
     longs_attr,
     register,
@@ -37,11 +37,13 @@ register(
         "endpoint": string_attr("127.0.0.1:6164", "host:port; port 0 takes a free one"),
         "pserver_id": int_attr(-1),
         "grad_to_block_id": strings_attr(doc="'gradient:block' each"),
-        "distributed_mode": int_attr(0, "0 sync, 1 async"),
-        "dc_asgd": bool_attr(default=False),
+        **modes.ATTRS,
+        **keeping.ATTRS,
+        "pservers": int_attr(0, "number of servers; 0: not known"),
         "optimize_blocks": blocks_attr(),
         "prefetch_var_name_to_block_id": strings_attr(doc="'table:block' each"),
         "sparse_grad_to_param": strings_attr(doc="'gradient:parameter' each"),
+        "slices": strings_attr(doc="'slice:first row in its parameter' each, -1 for a copy; for checkpoints"),
         "Fanin": int_attr(1, "number of trainers"),
         "checkpint_block_id": int_attr(-1),
         "lr_decay_block_id": int_attr(-1, "the block of the learning-rate schedule; -1: none"),

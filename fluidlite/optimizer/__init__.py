@@ -13,6 +13,7 @@ from fluidlite.optimizer.rules import (
     AdagradOptimizer,
     AdamaxOptimizer,
     AdamOptimizer,
+    AdamWOptimizer,
     DecayedAdagradOptimizer,
     DpsgdOptimizer,
     FtrlOptimizer,
@@ -28,6 +29,7 @@ Momentum = MomentumOptimizer
 LarsMomentum = LarsMomentumOptimizer
 Adagrad = AdagradOptimizer
 Adam = AdamOptimizer
+AdamW = AdamWOptimizer
 Adamax = AdamaxOptimizer
 Dpsgd = DpsgdOptimizer
 DecayedAdagrad = DecayedAdagradOptimizer
@@ -44,6 +46,8 @@ __all__ = [
     "AdagradOptimizer",
     "Adam",
     "AdamOptimizer",
+    "AdamW",
+    "AdamWOptimizer",
     "Adamax",
     "AdamaxOptimizer",
     "DecayedAdagrad",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,6 +15,8 @@ from fluidlite.errors import GradientError, ProgramError
 from fluidlite.framework import Block, Operator, Parameter, Program, Variable, VarOrName, name_scope, op_role
 from fluidlite.ops import registry
 from fluidlite.ops.registry import Accumulator, OpDef
+from fluidlite.optimizer import rows
+from fluidlite.optimizer.rows import LazyForms
 from fluidlite.regularizer import WeightDecayRegularizer, append_regularization_ops
 
 ParamGrad: TypeAlias = "tuple[Parameter, Variable]"
@@ -34,6 +36,8 @@ class Optimizer:
     op_type: ClassVar[str]
     #: ``op_device`` of the initial values of accumulators that are one number (Fluid's; programs are compared)
     whole_device: ClassVar[str | None] = None
+    #: which regularisation of skipped rows is exact
+    lazy: ClassVar[LazyForms] = LazyForms()
 
     def __init__(
         self,
@@ -129,6 +133,10 @@ class Optimizer:
         pairs = sorted(params_grads, key=lambda pair: pair[0].name)
         for param, grad in pairs:
             self._refuse(param, grad)
+            rows.refuse_lazy(self.lazy, self._decay_of(param), param, grad, type(self).__name__)
+        for param, grad in pairs:
+            if self._is_lazy(param, grad) and not param.is_distributed:
+                rows.hold_in_table(param, type(self).__name__)
         with framework.program_guard(pairs[0][0].program):
             pairs = self.grad_clip(pairs) if self.grad_clip is not None else append_gradient_clip_ops(pairs)
             pairs = append_regularization_ops(pairs, self.regularization)
@@ -172,12 +180,50 @@ class Optimizer:
         """Append what follows all optimizer ops."""
 
     def _append_optimizer_op(self, block: Block, param: Parameter, grad: Variable, rate: Variable) -> None:
+        """Append the optimizer op, with the regularisation that is no part of the gradient and the constraint."""
         state = self.accumulators_of(param)
-        inputs: dict[str, VarOrName] = {"Param": param, "Grad": grad, **state}
-        if self._op_def.input_arg("LearningRate") is not None:
-            inputs["LearningRate"] = _rate_for(param, rate)
+        if self._moves_every_row(param, grad):
+            grad = rows.over_every_row(param, grad)
+        rate = _rate_for(param, rate) if self._reads_rate(param, grad) else rate
+        update = {"Param": param, "Grad": grad, **state, "LearningRate": rate, **self.attrs(param)}
+        self._append_decay(block, update, before=True)
+        inputs = {name: update[name] for name in update if self._op_def.input_arg(name) is not None}
         outputs = {acc.output: state[acc.input] for acc in self._op_def.accumulators if acc.output}
         block.append_op(self.op_type, inputs, {"ParamOut": param, **outputs}, self.attrs(param))
+        self._append_decay(block, update, before=False)
+        if param.constraint is not None:
+            param.constraint(param, grad, block)
+
+    def _append_decay(self, block: Block, update: Mapping[str, Any], *, before: bool) -> None:
+        """Append the regularisation that is no part of the gradient, where it stands before, or behind, the optimizer op,
+        whose inputs and attributes are ``update``."""
+        param, grad = update["Param"], update["Grad"]
+        decay = self._decay_of(param)
+        if decay is not None and self._decays_beside(param, grad) and before == (decay.form == "multiplicative"):
+            rows.append_decay(block, self.lazy, decay, update)
+
+    def _moves_every_row(self, param: Parameter, grad: Variable) -> bool:
+        """Whether rows of a table must get a gradient of zeros, for the optimizer moves them as well as they decay."""
+        decay = self._decay_of(param)
+        dense = decay is not None and decay.form != "gradient" and decay.mode_for(param, grad) == "dense"
+        return dense and param.is_distributed and self.lazy.moves
+
+    def _reads_rate(self, param: Parameter, grad: Variable) -> bool:
+        return self._op_def.input_arg("LearningRate") is not None or self._decays_beside(param, grad)
+
+    def _decays_beside(self, param: Parameter, grad: Variable) -> bool:
+        """Whether the regularisation of a parameter is a step of its own."""
+        decay = self._decay_of(param)
+        return decay is not None and (decay.form != "gradient" or self._is_lazy(param, grad))
+
+    def _decay_of(self, param: Parameter) -> WeightDecayRegularizer | None:
+        regularizer: WeightDecayRegularizer | None = param.regularizer or self.regularization
+        return regularizer
+
+    def _is_lazy(self, param: Parameter, grad: Variable) -> bool:
+        """Whether rows of a parameter catch up when they are used."""
+        decay = self._decay_of(param)
+        return decay is not None and decay.mode_for(param, grad) == "lazy"
 
     def accumulators_of(self, param: Parameter) -> dict[str, Variable]:
         """The accumulators of a parameter by the op's input name; empty before `minimize`."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from fluidlite.clip import GradientClipBase
 from fluidlite.core.ir import OpRole
+from fluidlite.dtypes import VarKind
+from fluidlite.errors import ProgramError
 from fluidlite.framework import Block, Parameter, Variable, name_scope, op_role
 from fluidlite.ops.registry import Accumulator
+from fluidlite.optimizer import rows
 from fluidlite.optimizer.base import Optimizer, ParameterList, ParamGrad
-from fluidlite.regularizer import WeightDecayRegularizer
+from fluidlite.optimizer.rows import LazyForms
+from fluidlite.regularizer import L2Decay, Mode, WeightDecayRegularizer
 
 
 class SGDOptimizer(Optimizer):
     """``p -= lr * g``."""
 
     op_type = "sgd"
+    lazy = LazyForms(frozenset({"gradient", "proximal", "multiplicative"}))
 
 
 class MomentumOptimizer(Optimizer):
@@ -27,6 +32,13 @@ class MomentumOptimizer(Optimizer):
     """
 
     op_type = "momentum"
+    lazy = LazyForms(
+        frozenset({"gradient", "proximal"}),
+        "a factor before the update is not told apart from the velocity's step behind it",
+        op="lazy_momentum",
+        attrs=("mu", "use_nesterov"),
+        moves=True,
+    )
 
     def __init__(
         self,
@@ -81,6 +93,10 @@ class AdagradOptimizer(Optimizer):
     """
 
     op_type = "adagrad"
+    lazy = LazyForms(
+        frozenset({"proximal", "multiplicative"}),
+        "decay in the gradient enters the accumulator, by which every later step is divided: no closed form",
+    )
 
     def __init__(
         self,
@@ -108,6 +124,10 @@ class AdamOptimizer(Optimizer):
 
     op_type = "adam"
     whole_device = "cpu"
+    lazy = LazyForms(
+        why_not="decay in the gradient enters both moments, whose ratio every later step takes: no closed form; use AdamW, "
+        "which decays beside the moments"
+    )
 
     def __init__(
         self,
@@ -132,6 +152,35 @@ class AdamOptimizer(Optimizer):
             epsilon=epsilon,
             lazy_mode=lazy_mode,
         )
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with weight decay beside the moments: ``p *= 1 - lr * weight_decay`` before Adam's step.
+
+    ``decay_mode``: which rows of tables and ``is_sparse`` parameters decay, see `fluidlite.regularizer`. A parameter's own
+    regularizer takes the place of the decay. Source: Loshchilov and Hutter, arXiv:1711.05101.
+    """
+
+    lazy = LazyForms(
+        frozenset({"proximal", "multiplicative"}),
+        "decay in the gradient enters both moments, whose ratio every later step takes: no closed form",
+    )
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.01,
+        parameter_list: ParameterList = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+        lazy_mode: bool = False,
+        decay_mode: Mode | None = None,
+    ) -> None:
+        decay = L2Decay(weight_decay, decay_mode, form="multiplicative")
+        super().__init__(learning_rate, beta1, beta2, epsilon, parameter_list, decay, grad_clip, name, lazy_mode)
 
 
 class AdamaxOptimizer(Optimizer):
@@ -261,10 +310,18 @@ class RMSPropOptimizer(Optimizer):
 class FtrlOptimizer(Optimizer):
     """Follow the regularized leader, with L1 (``l1``) and L2 (``l2``) penalties that give exact zeros.
 
-    Source: McMahan et al., KDD 2013, algorithm 1; ``lr_power`` -0.5 is its square root.
+    A row of a table that is skipped stays as it is; with ``mode="lazy"`` it follows the learning rate, as a dense row
+    without gradient does, when it is next used. Source: McMahan et al., KDD 2013, algorithm 1; ``lr_power`` -0.5 is its
+    square root.
     """
 
     op_type = "ftrl"
+    lazy = LazyForms(
+        why_not="the value is the minimiser of the accumulators, and another decay of it is lost with the next update; "
+        "Ftrl(l1=, l2=, mode='lazy') is exact",
+        op="lazy_ftrl",
+        attrs=("l1", "l2", "lr_power"),
+    )
 
     def __init__(
         self,
@@ -276,10 +333,22 @@ class FtrlOptimizer(Optimizer):
         regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
+        mode: Literal["touched", "lazy"] = "touched",
     ) -> None:
         super().__init__(
             learning_rate, parameter_list, regularization, grad_clip, name, l1=l1, l2=l2, lr_power=lr_power
         )
+        if mode not in ("touched", "lazy"):
+            raise ProgramError(f"Ftrl: mode must be 'touched' or 'lazy', not {mode!r}")
+        self.mode = mode
+
+    def _is_lazy(self, _param: Parameter, grad: Variable) -> bool:
+        return self.mode == "lazy" and grad.type is VarKind.SELECTED_ROWS
+
+    def _append_decay(self, block: Block, update: Mapping[str, Any], *, before: bool) -> None:
+        super()._append_decay(block, update, before=before)
+        if not before and self._is_lazy(update["Param"], update["Grad"]):
+            rows.append_clock(block, self.lazy, update, {})
 
 
 class LambOptimizer(Optimizer):

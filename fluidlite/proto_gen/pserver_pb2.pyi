@@ -15,6 +15,7 @@ class Code(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILED: _ClassVar[Code]
     LEFT: _ClassVar[Code]
     LOST: _ClassVar[Code]
+    OUTDATED: _ClassVar[Code]
     FORGOTTEN: _ClassVar[Code]
 OK: Code
 REFUSED: Code
@@ -22,6 +23,7 @@ STALE: Code
 FAILED: Code
 LEFT: Code
 LOST: Code
+OUTDATED: Code
 FORGOTTEN: Code
 
 class Outcome(_message.Message):
@@ -83,7 +85,7 @@ class RegisterRequest(_message.Message):
     def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., protocol: _Optional[int] = ..., trainers: _Optional[int] = ..., declared: _Optional[_Iterable[_Union[Declared, _Mapping]]] = ...) -> None: ...
 
 class RegisterReply(_message.Message):
-    __slots__ = ("outcome", "version", "next_sequence", "trainers", "sync", "lease", "history")
+    __slots__ = ("outcome", "version", "next_sequence", "trainers", "sync", "lease", "history", "undecided")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +93,7 @@ class RegisterReply(_message.Message):
     SYNC_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     version: int
     next_sequence: int
@@ -98,7 +101,8 @@ class RegisterReply(_message.Message):
     sync: bool
     lease: float
     history: int
-    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., version: _Optional[int] = ..., next_sequence: _Optional[int] = ..., trainers: _Optional[int] = ..., sync: bool = ..., lease: _Optional[float] = ..., history: _Optional[int] = ...) -> None: ...
+    undecided: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., version: _Optional[int] = ..., next_sequence: _Optional[int] = ..., trainers: _Optional[int] = ..., sync: bool = ..., lease: _Optional[float] = ..., history: _Optional[int] = ..., undecided: _Optional[int] = ...) -> None: ...
 
 class RowRequest(_message.Message):
     __slots__ = ("table", "ids", "width", "dtype", "read_only", "signature", "wire_dtype")
@@ -183,18 +187,20 @@ class PullReply(_message.Message):
     def __init__(self, header: _Optional[_Union[PullReplyHeader, _Mapping]] = ..., size: _Optional[int] = ..., pad: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("identity", "sequence", "step", "version_seen", "learning_rate")
+    __slots__ = ("identity", "sequence", "step", "version_seen", "learning_rate", "steps")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     VERSION_SEEN_FIELD_NUMBER: _ClassVar[int]
     LEARNING_RATE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     identity: Identity
     sequence: int
     step: int
     version_seen: int
     learning_rate: float
-    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., sequence: _Optional[int] = ..., step: _Optional[int] = ..., version_seen: _Optional[int] = ..., learning_rate: _Optional[float] = ...) -> None: ...
+    steps: int
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., sequence: _Optional[int] = ..., step: _Optional[int] = ..., version_seen: _Optional[int] = ..., learning_rate: _Optional[float] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("number", "name", "value", "signature")
@@ -209,22 +215,38 @@ class Part(_message.Message):
     def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("parts", "wanted")
+    __slots__ = ("parts", "wanted", "undecided")
     PARTS_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_FIELD_NUMBER: _ClassVar[int]
     parts: int
     wanted: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, parts: _Optional[int] = ..., wanted: _Optional[_Iterable[str]] = ...) -> None: ...
+    undecided: bool
+    def __init__(self, parts: _Optional[int] = ..., wanted: _Optional[_Iterable[str]] = ..., undecided: bool = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("identity", "sequence", "apply", "wanted")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    APPLY_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    identity: Identity
+    sequence: int
+    apply: bool
+    wanted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., sequence: _Optional[int] = ..., apply: bool = ..., wanted: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PushRequestHeader(_message.Message):
-    __slots__ = ("start", "parts", "commit")
+    __slots__ = ("start", "parts", "commit", "decision")
     START_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     start: Start
     parts: _containers.RepeatedCompositeFieldContainer[Part]
     commit: Commit
-    def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ...) -> None: ...
+    decision: Decision
+    def __init__(self, start: _Optional[_Union[Start, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...
 
 class PushRequest(_message.Message):
     __slots__ = ("header", "size", "pad", "payload")
@@ -322,6 +344,24 @@ class BarrierReply(_message.Message):
     outcome: Outcome
     def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ...) -> None: ...
 
+class CheckpointRequest(_message.Message):
+    __slots__ = ("identity", "number", "folder")
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    identity: Identity
+    number: int
+    folder: str
+    def __init__(self, identity: _Optional[_Union[Identity, _Mapping]] = ..., number: _Optional[int] = ..., folder: _Optional[str] = ...) -> None: ...
+
+class CheckpointReply(_message.Message):
+    __slots__ = ("outcome", "version")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    outcome: Outcome
+    version: int
+    def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+
 class CompleteRequest(_message.Message):
     __slots__ = ("identity",)
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -333,3 +373,35 @@ class CompleteReply(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     outcome: Outcome
     def __init__(self, outcome: _Optional[_Union[Outcome, _Mapping]] = ...) -> None: ...
+
+class Decided(_message.Message):
+    __slots__ = ("trainer", "sequence", "apply")
+    TRAINER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    APPLY_FIELD_NUMBER: _ClassVar[int]
+    trainer: int
+    sequence: int
+    apply: bool
+    def __init__(self, trainer: _Optional[int] = ..., sequence: _Optional[int] = ..., apply: bool = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("came", "step", "decided", "left", "completed", "assigned", "arrived", "new_job", "settled")
+    CAME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    NEW_JOB_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    came: Identity
+    step: PushRequestHeader
+    decided: Decided
+    left: int
+    completed: int
+    assigned: AssignRequestHeader
+    arrived: int
+    new_job: bool
+    settled: bool
+    def __init__(self, came: _Optional[_Union[Identity, _Mapping]] = ..., step: _Optional[_Union[PushRequestHeader, _Mapping]] = ..., decided: _Optional[_Union[Decided, _Mapping]] = ..., left: _Optional[int] = ..., completed: _Optional[int] = ..., assigned: _Optional[_Union[AssignRequestHeader, _Mapping]] = ..., arrived: _Optional[int] = ..., new_job: bool = ..., settled: bool = ...) -> None: ...

@@ -14,6 +14,7 @@ from fluidlite.errors import (
     FluidliteError,
     ForgottenError,
     LeaseLostError,
+    OutdatedStepError,
     PeerLostError,
     RemoteError,
     RequestRefusedError,
@@ -23,12 +24,14 @@ from fluidlite.errors import (
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol.messages import (
     CommitReply,
+    Decision,
     Declared,
     DenseRequest,
     Gradient,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Registration,
     RowRequest,
     Status,
@@ -48,12 +51,15 @@ M = TypeVar("M", bound=Message)
 _STATUS_OF: tuple[tuple[type[RemoteError], Status], ...] = (
     (RequestRefusedError, Status.REFUSED),
     (LeaseLostError, Status.LEFT),
+    (OutdatedStepError, Status.OUTDATED),
     (StaleError, Status.STALE),
     (PeerLostError, Status.LOST),
     (ServerFailedError, Status.FAILED),
     (ForgottenError, Status.FORGOTTEN),
 )
 _ERROR_OF: dict[int, type[RemoteError]] = {status: error for error, status in _STATUS_OF}
+#: characters of a text that travel, and numbers that one lists
+_MOST_TEXT, _MOST_NAMED = 1 << 16, 20
 #: long enough that no two lists get the same one
 SIGNATURE_BYTES: Final = 16
 _USES: dict[int, Use] = {use.value: use for use in Use}
@@ -71,11 +77,9 @@ def parse(kind: type[M], data: bytes) -> M:
 
 def outcome_of(error: Exception) -> pb.Outcome:
     """How a server reports an error. What is no RemoteError is a failure of the server."""
-    for kind, status in _STATUS_OF:
-        if isinstance(error, kind):
-            return pb.Outcome(code=status.name, text=str(error))
     text = str(error) if isinstance(error, FluidliteError) else f"{type(error).__name__}: {error}"
-    return pb.Outcome(code=Status.FAILED.name, text=text)
+    status = next((status for kind, status in _STATUS_OF if isinstance(error, kind)), Status.FAILED)
+    return pb.Outcome(code=status.name, text=text[:_MOST_TEXT].encode(errors="replace").decode())
 
 
 def error_of(outcome: pb.Outcome) -> RemoteError:
@@ -142,6 +146,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
         sync=welcome.sync,
         lease=welcome.lease,
         history=welcome.history,
+        undecided=welcome.undecided,
     )
     return message.SerializeToString()
 
@@ -149,8 +154,16 @@ def encode_welcome(welcome: Welcome) -> bytes:
 def decode_welcome(data: bytes) -> Welcome:
     message = parse(pb.RegisterReply, data)
     check_outcome(message.outcome)
+    if not message.lease > 0:
+        raise RequestRefusedError(f"malformed welcome: a lease of {message.lease} s")
     return Welcome(
-        message.version, message.next_sequence, message.trainers, message.sync, message.lease, message.history
+        message.version,
+        message.next_sequence,
+        message.trainers,
+        message.sync,
+        message.lease,
+        message.history,
+        message.undecided if message.HasField("undecided") else None,
     )
 
 
@@ -224,19 +237,37 @@ def _put_answer(value: Value, arrays: list[Array], request: PullRequest | None) 
     return put_value(value, arrays)
 
 
-def decode_pull_reply(header: bytes, payload: Payload) -> PullReply:
+def decode_pull_reply(header: bytes, payload: Payload, requests: Sequence[PullRequest] | None = None) -> PullReply:
+    """``requests``: what was asked, so that the answer must fit."""
     message = parse(pb.PullReplyHeader, header)
     check_outcome(message.outcome)
-    return PullReply(message.version, tuple(payload.take_value(value) for value in message.values))
+    reply = PullReply(message.version, tuple(payload.take_value(value) for value in message.values))
+    if requests is not None:
+        _check_answers(reply, requests)
+    return reply
 
 
-def encode_push(
-    header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str], sent: Container[int] = ()
-) -> Packet:
+def _check_answers(reply: PullReply, requests: Sequence[PullRequest]) -> None:
+    if len(reply.values) != len(requests):
+        raise ServerFailedError(f"{len(requests)} values were asked for, {len(reply.values)} came")
+    for request, value in zip(requests, reply.values, strict=True):
+        if isinstance(request, TableRequest):
+            fits = isinstance(value, SelectedRows)
+        elif isinstance(request, DenseRequest):
+            fits = not isinstance(value, SelectedRows)
+        else:
+            shape = len(request.ids), request.width
+            fits = not isinstance(value, SelectedRows) and value.shape == shape and value.dtype == request.dtype
+        if not fits:
+            raise ServerFailedError(f"the answer is not what was asked for by {type(request).__name__}")
+
+
+def encode_push(push: Push, sent: Container[int] = ()) -> Packet:
     """A whole step in one transfer, but for the gradients whose numbers are in ``sent``: they went ahead."""
     arrays: list[Array] = []
-    message = pb.PushRequestHeader(start=_encode_start(header), commit=pb.Commit(parts=len(gradients), wanted=wanted))
-    for number, gradient in enumerate(gradients):
+    commit = pb.Commit(parts=len(push.gradients), wanted=push.wanted, undecided=not push.decided)
+    message = pb.PushRequestHeader(start=_encode_start(push.header), commit=commit)
+    for number, gradient in enumerate(push.gradients):
         if number not in sent:
             _put_part(message, number, gradient, arrays)
     return Packet(message.SerializeToString(), arrays)
@@ -248,6 +279,24 @@ def encode_part(header: StepHeader, number: int, gradient: Gradient) -> Packet:
     message = pb.PushRequestHeader(start=_encode_start(header))
     _put_part(message, number, gradient, arrays)
     return Packet(message.SerializeToString(), arrays)
+
+
+def encode_decision(decision: Decision) -> Packet:
+    """What became of a step, in a transfer of its own."""
+    return Packet(pb.PushRequestHeader(decision=decision_message(decision)).SerializeToString(), [])
+
+
+def decision_message(decision: Decision) -> pb.Decision:
+    return pb.Decision(
+        identity=encode_identity(decision.identity),
+        sequence=decision.sequence,
+        apply=decision.apply,
+        wanted=decision.wanted,
+    )
+
+
+def decode_decision(message: pb.Decision) -> Decision:
+    return Decision(decode_identity(message.identity), message.sequence, message.apply, list(message.wanted))
 
 
 def _put_part(message: pb.PushRequestHeader, number: int, gradient: Gradient, arrays: list[Array]) -> None:
@@ -269,6 +318,7 @@ def _encode_start(header: StepHeader) -> pb.Start:
         step=header.step,
         version_seen=header.version_seen,
         learning_rate=header.learning_rate,
+        steps=header.steps if header.steps != 1 else 0,
     )
 
 
@@ -277,7 +327,7 @@ def _unsigned(identity: Identity, signature: bytes) -> Array:
 
 
 class OpenStep:
-    """A step on its way in: transfers with its start, its parts and its commit, in one or in many.
+    """A step on its way in: transfers with its start, its parts and its commit, in one or in many; or a decision.
 
     ``ids_of`` gives the ids that a trainer signed, or raises ForgottenError.
     """
@@ -288,9 +338,12 @@ class OpenStep:
         self._start: pb.Start | None = None
         self._parts: dict[int, Gradient] = {}
 
-    def add(self, header: bytes, payload: Payload) -> tuple[StepHeader, list[Gradient], list[str]] | None:
-        """Take the next transfer; the whole step (header, gradients, wanted) when it brings the commit."""
+    def add(self, header: bytes, payload: Payload) -> Push | Decision | None:
+        """Take the next transfer; the whole step when it brings the commit."""
         message = parse(pb.PushRequestHeader, header)
+        if message.HasField("decision"):
+            payload.finish()
+            return decode_decision(message.decision)
         if message.HasField("start"):
             self._begin(message.start)
         if self._start is None:
@@ -320,14 +373,24 @@ class OpenStep:
             gradient = Gradient(self._endpoint, part.name, value)
         self._parts[part.number] = gradient
 
-    def _close(self, start: pb.Start, commit: pb.Commit) -> tuple[StepHeader, list[Gradient], list[str]]:
+    def _close(self, start: pb.Start, commit: pb.Commit) -> Push:
         if sorted(self._parts) != list(range(len(self._parts))) or len(self._parts) != commit.parts:
-            raise RequestRefusedError(f"incomplete push: {commit.parts} parts committed, came {sorted(self._parts)}")
+            came = ", ".join(map(str, sorted(self._parts)[:_MOST_NAMED]))
+            raise RequestRefusedError(
+                f"incomplete push: {commit.parts} parts committed, {len(self._parts)} came: {came}"
+            )
         rate = start.learning_rate if start.HasField("learning_rate") else None
         header = StepHeader(
-            decode_identity(start.identity), start.sequence, start.step, start.version_seen, commit.parts, rate
+            decode_identity(start.identity),
+            start.sequence,
+            start.step,
+            start.version_seen,
+            commit.parts,
+            rate,
+            start.steps or 1,
         )
-        return header, [self._parts[number] for number in range(commit.parts)], list(commit.wanted)
+        gradients = [self._parts[number] for number in range(commit.parts)]
+        return Push(header, gradients, list(commit.wanted), not commit.undecided)
 
 
 def encode_commit_reply(reply: CommitReply) -> Packet:

@@ -1,15 +1,15 @@
 """The frozen types that trainers and servers exchange, whatever the transport.
 
 A step of a trainer is a transaction: gradients are parts, they count at the commit. Used by the ports of kernels, the
-wire, the in-process transport and (later) the write-ahead log.
+wire, the in-process transport and the log.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fluidlite.dtypes import Array
 from fluidlite.values.selected_rows import SelectedRows
@@ -19,6 +19,10 @@ Value: TypeAlias = Array | SelectedRows
 
 #: version of the exchange; a server refuses a trainer with another one
 PROTOCOL_VERSION = 1
+
+
+#: the trainer number of who is none, and only reads what servers hold
+READER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,12 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class StepHeader:
-    """What a commit says of its step. ``sequence`` numbers the commits of one incarnation from 0.
+    """What a commit says of its step. ``sequence`` numbers the steps of a trainer from 0; a new incarnation goes on where
+    the one before it ended.
 
     ``version_seen`` is the server's version at the trainer's last pull or reply, ``parts`` the number of gradients
-    sent for this step, ``learning_rate`` an explicit override of the server's own schedule (None: none).
+    sent for this step, ``learning_rate`` an explicit override of the server's own schedule (None: none). ``steps``: how
+    many steps of the trainer are merged in this one.
     """
 
     identity: Identity
@@ -105,6 +111,31 @@ class StepHeader:
     version_seen: int
     parts: int
     learning_rate: float | None = None
+    steps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A whole step as it comes to a server. ``wanted`` names dense variables whose values after the step the answer is to
+    carry. Not ``decided``: the server only accepts it, a `Decision` follows."""
+
+    header: StepHeader
+    gradients: Sequence[Gradient]
+    wanted: Sequence[str]
+    decided: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of an accepted step of a trainer: every server accepted it, so it counts (``apply``), or it is forgotten.
+
+    ``identity`` may be a newer incarnation than the one that sent the step.
+    """
+
+    identity: Identity
+    sequence: int
+    apply: bool
+    wanted: Sequence[str] = ()
 
 
 class Status(enum.IntEnum):
@@ -112,11 +143,12 @@ class Status(enum.IntEnum):
 
     OK = 0
     REFUSED = 1  # the request is wrong: unknown variable, width, dtype; do not repeat
-    STALE = 2  # older incarnation, or gradient older than the tolerance
+    STALE = 2  # older incarnation
     FAILED = 3  # the update raised inside the server
     LEFT = 4  # the trainer is not registered, or its lease ran out; it must register again
     LOST = 5  # the job ends: the server stops, or another trainer died and the policy is to abort
     FORGOTTEN = 6  # a signature is not known, or no longer
+    OUTDATED = 7  # a step was computed from too old a version
 
 
 class Use(enum.IntEnum):
@@ -153,9 +185,10 @@ class Registration:
 class Welcome:
     """Answer to a registration.
 
-    ``version`` of the server (in sync mode also the number of the open round), ``next_sequence`` that it expects of
-    this incarnation, ``lease`` seconds of silence after which it gives the trainer up. ``history`` names what the server
-    remembers: it is another one after a restart that lost it.
+    ``version`` of the server (in sync mode also the number of the open round), ``next_sequence``: one above the last step
+    of this trainer that counts, ``undecided``: a step that the server accepted and heard no more of, ``lease`` seconds of
+    silence after which it gives the trainer up. ``history`` names what the server remembers: it is another one after a
+    restart that lost it.
     """
 
     version: int
@@ -164,6 +197,7 @@ class Welcome:
     sync: bool
     lease: float
     history: int
+    undecided: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from fluidlite.values.selected_rows import SelectedRows
 
 #: every array starts at a multiple of this, so that the views made on receipt are aligned
 ALIGN: Final = 8
+#: of a shape; numpy can name no more in every version
+_MOST_DIMENSIONS: Final = 32
 _ZEROS: Final = bytes(ALIGN)
 #: made from strings: on a little-endian machine these are the native dtypes, also to who asks for an array's buffer
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {
@@ -100,8 +102,11 @@ class Payload:
         """The next array."""
         dtype = _DTYPES.get(described.dtype)
         shape = tuple(described.shape)
-        if dtype is None or min(shape, default=0) < 0:
-            raise RequestRefusedError(f"malformed array: dtype number {described.dtype}, shape {list(shape)}")
+        if dtype is None or len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+            start = ", ".join(map(str, shape[:_MOST_DIMENSIONS]))
+            raise RequestRefusedError(
+                f"malformed array: dtype number {described.dtype}, {len(shape)} dimensions [{start}]"
+            )
         count = math.prod(shape)
         size = count * dtype.itemsize
         if size > len(self._buffer) - self._offset:
@@ -140,7 +145,7 @@ class Payload:
             if not count:
                 return np.empty(shape, dtype)
             return np.frombuffer(self._buffer, dtype, count, start).reshape(shape)
-        except ValueError as error:  # more dimensions or larger ones than numpy can name
+        except ValueError as error:  # larger dimensions than numpy can name
             raise RequestRefusedError(f"malformed array of shape {list(shape)}: {error}") from None
 
 

@@ -7,12 +7,12 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from fluidlite.protocol.messages import (
     CommitReply,
-    Gradient,
+    Decision,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Registration,
-    StepHeader,
     Value,
     Welcome,
 )
@@ -31,19 +31,21 @@ class Service(Protocol):
     """
 
     def register(self, registration: Registration) -> Welcome:
-        """A trainer arrives, or comes back; what it declares must fit what the server's program offers."""
+        """A trainer arrives, or comes back; what it declares must fit what the server's program offers. A reader of any job
+        may come, which is counted nowhere and can only pull."""
         ...
 
     def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> PullReply:
         """Values, one per request, read at one version."""
         ...
 
-    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        """A whole step. Returns once it is accepted; the answer comes when it is applied (in sync mode: the round).
+    def commit(self, push: Push) -> Pending[CommitReply]:
+        """A whole step. Returns once it is accepted; the answer comes when it is applied (in sync mode: the round), or, of a
+        step that is not decided, once it is safe. It raises ServerFailedError when the update failed."""
+        ...
 
-        ``wanted`` names dense variables whose values after the step travel in the answer. The answer raises
-        ServerFailedError when the update failed.
-        """
+    def decide(self, decision: Decision) -> Pending[CommitReply]:
+        """What became of an accepted step; of one that counts, the answer is that of its commit."""
         ...
 
     def assign(self, identity: Identity, name: str, value: Value) -> None:
@@ -56,6 +58,12 @@ class Service(Protocol):
 
     def barrier(self, identity: Identity, number: int) -> Pending[None]:
         """Barrier ``number`` (from 0) of this incarnation; the answer comes when every live trainer has called."""
+        ...
+
+    def checkpoint(self, identity: Identity, number: int, folder: str = "") -> Pending[int]:
+        """Begin checkpoint ``number`` now; the answer, the version that it holds, comes when it is written. ``folder``: where
+        the server keeps checkpoints, if the trainer knows: another one is refused. ServerFailedError when it cannot be
+        written."""
         ...
 
     def complete(self, identity: Identity) -> None:
@@ -72,4 +80,9 @@ class Service(Protocol):
 
     def stop(self, reason: str) -> None:
         """End now; whoever waits gets PeerLostError with the reason."""
+        ...
+
+    def close(self) -> None:
+        """What was acknowledged is safe, and nothing follows. After the end; idempotent. Raises UnwritableFileError where the
+        last checkpoint could not be written."""
         ...

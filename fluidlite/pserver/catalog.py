@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +23,10 @@ from fluidlite.values.sparse_table import SparseTable, TableColumn
 
 #: how many ops a program may hold: far above any real one, low enough to refuse one made to exhaust the server
 MAX_OPS: Final = 1_000_000
+#: of one job
+MAX_TRAINERS: Final = 1 << 16
+#: why a trainer does not fit: each names all that this server has
+_MOST_REASONS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,10 @@ class GradientSpec:
             raise RequestRefusedError(f"gradient {self.name!r} is {value.dtype}, parameter {self.param!r} {self.dtype}")
         if gradient.rows is not None:
             self._check_rows(value, gradient.rows)
+            if not self.grows and gradient.height not in (0, self.shape[0]):
+                raise RequestRefusedError(
+                    f"gradient {self.name!r} is of {gradient.height} rows, parameter {self.param!r} has {self.shape[0]}"
+                )
         elif self.grows:
             raise RequestRefusedError(f"gradient {self.name!r} is dense, but {self.param!r} is a table: send rows")
         elif value.shape != self.shape:
@@ -109,10 +119,10 @@ class Catalog:
         self.lookups = {table: self._lookup(table, block) for table, block in lookups}
 
     def check_declared(self, declared: Sequence[Declared]) -> None:
-        """Refuse, all reasons at once, what a trainer will ask for or send and is not here, or differs."""
-        problems = [problem for item in declared if (problem := self._mismatch(item))]
-        if problems:
-            raise RequestRefusedError("; ".join(problems))
+        """Refuse, with the first `_MOST_REASONS`, what a trainer will ask for or send and is not here, or differs."""
+        problems = (problem for item in declared if (problem := self._mismatch(item)))
+        if first := list(islice(problems, _MOST_REASONS)):
+            raise RequestRefusedError("; ".join(first))
 
     def gradient(self, name: str) -> GradientSpec:
         """What is known of a gradient; RequestRefusedError for one that the server does not take."""
@@ -164,7 +174,7 @@ class Catalog:
 
     def _blocks(self, listen: Operator, attr: str) -> Iterator[tuple[str, Block]]:
         for name, index in _pairs(listen, attr):
-            if not index.isdecimal() or not 0 < int(index) < len(self._program.blocks):
+            if not re.fullmatch("[0-9]{1,9}", index) or not 0 < int(index) < len(self._program.blocks):
                 raise ProgramError(f"listen_and_serv: {attr} names block {index!r} for {name!r}, which does not exist")
             yield name, self._program.blocks[int(index)]
 
@@ -207,6 +217,13 @@ def check_program(program: Program) -> None:
     if ops > MAX_OPS or len(program.blocks) > MAX_OPS:
         raise ProgramError(f"the program has {len(program.blocks)} blocks and {ops} ops; a server takes {MAX_OPS}")
     verify(program, registry.find)
+
+
+def block_of(program: Program, number: int) -> Block:
+    """A block that `listen_and_serv` names; ProgramError where there is none."""
+    if not 0 < number < len(program.blocks):
+        raise ProgramError(f"listen_and_serv names block {number} of a program of {len(program.blocks)} blocks")
+    return program.blocks[number]
 
 
 def is_rows(value: object) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from fluidlite.errors import LeaseLostError, RequestRefusedError, StaleError
 from fluidlite.protocol.messages import Identity
-from fluidlite.pserver.window import Window
+from fluidlite.pserver.window import Window, number_of
 
 State = Literal["live", "completed", "lost"]
 #: of a trainer that never came: below every real one
@@ -18,7 +18,8 @@ _NO_INCARNATION: Final = -(2**63)
 
 @dataclass(slots=True)
 class Member:
-    """What the server knows of the latest incarnation of a trainer. ``barriers`` counts those it passed."""
+    """What the server knows of a trainer. ``barriers`` counts those that its latest incarnation passed; ``window`` holds
+    the steps of all its incarnations."""
 
     incarnation: int
     lease_ends: float
@@ -51,7 +52,7 @@ class Members:
         self._clock = clock
         self._arrival = arrival
         self._arrive_by = math.inf
-        self._job = job
+        self._job = self._given_job = job
         self._members: dict[int, Member] = {}
 
     @property
@@ -69,19 +70,25 @@ class Members:
         """Whether all that came have left again."""
         return bool(self._members) and self.live == self.absent != ()
 
-    def register(self, identity: Identity) -> Member:
-        """A trainer comes, or comes back. A new incarnation takes the place of the old one, with a window of its own."""
+    def check_register(self, identity: Identity) -> bool:
+        """Refuse who may not come (back); whether its coming changes anything."""
         self._check(identity)
-        if not self._members:
-            self._job, self._arrive_by = identity.job, self._clock() + self._arrival
         known = self._members.get(identity.trainer)
         if known is None or known.incarnation < identity.incarnation:
-            known = self._members[identity.trainer] = Member(identity.incarnation, 0.0)
-        elif known.state == "completed":
+            return True
+        if known.state == "completed":
             raise RequestRefusedError(f"trainer {identity.trainer} said that it is complete; it cannot come back")
+        return known.state != "live"
+
+    def register(self, identity: Identity) -> None:
+        """A trainer comes, or comes back. A new incarnation takes the place of the old one."""
+        if not self._members:
+            self._job, self._arrive_by = identity.job, self._clock() + self._arrival
+        known = self._members.setdefault(identity.trainer, Member(identity.incarnation, 0.0))
+        if known.incarnation < identity.incarnation:
+            known.incarnation, known.barriers = identity.incarnation, 0
         known.state = "live"
         self._renew(known)
-        return known
 
     def require(self, identity: Identity) -> Member:
         """The live member that speaks; renews its lease."""
@@ -97,16 +104,20 @@ class Members:
         return known
 
     def member(self, trainer: int) -> Member:
-        """The latest incarnation of a registered trainer."""
+        """A registered trainer."""
         return self._members[trainer]
 
-    def complete(self, identity: Identity) -> bool:
-        """The trainer is done; False when that was known."""
+    def check_complete(self, identity: Identity) -> bool:
+        """Refuse who may not speak; whether it is news that this trainer is done."""
         known = self._members.get(identity.trainer)
         if known is not None and known.incarnation == identity.incarnation and known.state == "completed":
             return False
-        self.require(identity).state = "completed"
+        self.require(identity)
         return True
+
+    def complete(self, trainer: int) -> None:
+        """The trainer is done."""
+        self._members[trainer].state = "completed"
 
     def suspect(self, identity: Identity) -> None:
         """The connection of a trainer broke: only the grace is left of its lease."""
@@ -114,14 +125,56 @@ class Members:
         if known is not None and known.incarnation == identity.incarnation and known.state == "live":
             known.lease_ends = min(known.lease_ends, self._clock() + self._grace)
 
-    def expire(self, now: float) -> list[int]:
-        """Give up every trainer whose lease had run out at time ``now``, or that should have come; returns them."""
-        if now >= self._arrive_by:
-            self._members |= {t: Member(_NO_INCARNATION, now) for t in self.absent}
-        lost = [t for t, member in self._members.items() if member.state == "live" and member.lease_ends <= now]
-        for trainer in lost:
-            self._members[trainer].state = "lost"
-        return lost
+    def overdue(self, now: float) -> list[int]:
+        """The trainers whose lease had run out at time ``now``, and those that should have come."""
+        known = [t for t, member in self._members.items() if member.state == "live" and member.lease_ends <= now]
+        return known + (list(self.absent) if now >= self._arrive_by else [])
+
+    def lose(self, trainer: int) -> None:
+        """The trainer is given up."""
+        self._members.setdefault(trainer, Member(_NO_INCARNATION, 0.0)).state = "lost"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether trainers came, and all are done or given up."""
+        return bool(self._members) and not self.live
+
+    def clear(self) -> None:
+        """Forget everybody: another job may come."""
+        self._members = {}
+        self._arrive_by = math.inf
+
+    def begin_anew(self) -> None:
+        """The server was made again: leases begin now."""
+        self._job = self._given_job
+        for member in self._members.values():
+            if member.state == "live":
+                self._renew(member)
+        if self._members:
+            self._arrive_by = self._clock() + self._arrival
+
+    def state(self) -> dict[str, Any]:
+        """What is to be remembered, for a checkpoint: everything but leases."""
+        return {
+            "job": self._job,
+            "members": {
+                str(trainer): [member.incarnation, member.state, member.barriers, member.window.state()]
+                for trainer, member in self._members.items()
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` gave; LookupError, TypeError, ValueError or AttributeError for what is none."""
+        if not isinstance(state["job"], str | None):
+            raise TypeError(f"{state['job']!r} is no job")
+        self._job = state["job"]
+        self._members = {}
+        for trainer, (incarnation, kind, barriers, window) in state["members"].items():
+            if kind not in get_args(State):
+                raise ValueError(f"trainer {trainer} is {kind!r}")
+            number = number_of(incarnation, _NO_INCARNATION, -_NO_INCARNATION - 1)
+            member = self._members[int(trainer)] = Member(number, 0.0, kind, barriers=number_of(barriers))
+            member.window.restore(window)
 
     def _renew(self, member: Member) -> None:
         member.lease_ends = self._clock() + self._lease

@@ -7,70 +7,35 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
-from fluidlite.dtypes import Array
-from fluidlite.errors import (
-    FluidliteError,
-    PeerLostError,
-    RequestRefusedError,
-    ServerFailedError,
-    StaleError,
-)
+from fluidlite.errors import FluidliteError, ForgottenError, PeerLostError, RequestRefusedError, ServerFailedError
+from fluidlite.protocol.events import Arrived, Assigned, Came, Completed, Decided, Event, Lost, Settled, Stepped
 from fluidlite.protocol.messages import (
     PROTOCOL_VERSION,
+    READER,
     CommitReply,
-    Declared,
-    Gradient,
+    Decision,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Registration,
-    StepHeader,
+    RowRequest,
+    TableRequest,
     Value,
     Welcome,
 )
 from fluidlite.protocol.service import Pending
-from fluidlite.pserver.buffer import Buffer, Contribution
+from fluidlite.pserver.keeper import NO_CHECKPOINTS, Keeper
+from fluidlite.pserver.ledger import Ledger, Store
 from fluidlite.pserver.members import Members
-from fluidlite.pserver.policy import Async, Policy, Rendezvous, Round, Sync
+from fluidlite.pserver.policy import Async, Policy, Sync
+from fluidlite.pserver.window import Window
 
 log = logging.getLogger("fluidlite")
-
-
-class Store(Protocol):
-    """The values of a server and the programs that change them. Thread-safe; raises RequestRefusedError."""
-
-    @property
-    def version(self) -> int:
-        """How many steps were applied."""
-        ...
-
-    def check_declared(self, declared: Sequence[Declared]) -> None:
-        """Refuse a trainer that will ask for, or send, what is not here."""
-        ...
-
-    def check_step(self, gradients: Sequence[Gradient], wanted: Sequence[str]) -> None:
-        """Refuse a step that cannot be applied."""
-        ...
-
-    def apply(self, steps: Mapping[int, Sequence[Gradient]], tick: bool) -> int:
-        """Apply the gradients of trainers as one step; the version after it."""
-        ...
-
-    def pull(self, requests: Sequence[PullRequest]) -> tuple[int, list[Value]]:
-        """A value per request, all read at one version, and that version."""
-        ...
-
-    def dense(self, names: Sequence[str]) -> dict[str, Array]:
-        """Copies of dense variables, all read at one version."""
-        ...
-
-    def assign(self, name: str, value: Value) -> None:
-        """Overwrite a dense variable, all rows of a table, or rows of an accumulator of one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +44,8 @@ class ServiceOptions:
 
     ``lease``: without a sign of life. ``grace``: after its connection broke. ``arrival``: from when the first trainer
     came, if it never came itself. ``on_loss``: the others go on, or all get PeerLostError. ``report_every``: between two
-    messages that say who is missing.
+    messages that say who is missing. ``stays``: without trainers the server goes on until it is told to stop, for a trainer
+    may be started again.
     """
 
     lease: float = 30.0
@@ -87,6 +53,7 @@ class ServiceOptions:
     arrival: float = 600.0
     on_loss: Literal["continue", "abort"] = "continue"
     report_every: float = 10.0
+    stays: bool = False
 
 
 #: for servers and trainers in one process: nobody is silent by accident, and who leaves says so
@@ -96,7 +63,8 @@ IN_PROCESS: Final = ServiceOptions(lease=math.inf, grace=0.0, arrival=math.inf)
 class PServer:
     """Implements `protocol.service.Service` over a store. One lock guards who takes part and what has come.
 
-    ``job``: whose trainers may come; None: those of the job of the first one.
+    ``job``: whose trainers may come; None: those of the job of the first one. ``policy``: when steps count; by default
+    that of ``sync``. ``keeper``: keeps what the server remembers beyond its end; it is restored here.
     """
 
     def __init__(
@@ -105,24 +73,30 @@ class PServer:
         *,
         trainers: int,
         sync: bool,
+        policy: Policy | None = None,
         job: str | None = None,
         options: ServiceOptions | None = None,
+        keeper: Keeper | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._sync = sync
         self._options = given = options if options is not None else ServiceOptions()
         self._clock = clock
-        #: names what this server remembers: one that starts without a memory has another
-        self._history = secrets.randbits(62)
-        self._policy: Policy = Sync() if sync else Async()
         self._members = Members(trainers, given.lease, given.grace, clock, arrival=given.arrival, job=job)
-        self._buffer = Buffer()
-        self._gate = Rendezvous()
+        default: Policy = Sync() if sync else Async()
+        self._ledger = Ledger(store, policy if policy is not None else default, self._members)
         self._changed = threading.Condition()
         self._end = threading.Event()
         self._over: str | None = None
         self._reported = clock()
+        self._keeper = keeper
+        #: names what this server remembers: one that starts without a memory has another
+        self._history = keeper.restore(self._ledger) if keeper is not None else secrets.randbits(62)
+        #: of the keeper: the latest event
+        self._recorded = 0
+        with self._changed:
+            self._end_without_trainers()
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -136,52 +110,115 @@ class PServer:
 
     def register(self, registration: Registration) -> Welcome:
         self._check_registration(registration)
+        identity = registration.identity
         with self._changed:
             self._check_over()
-            returned = registration.identity.trainer not in self._members.live
-            member = self._members.register(registration.identity)
-            self._gate.withdraw(registration.identity.trainer)
-            if returned:
-                log.info("trainer %d is back", registration.identity.trainer)
-            self._changed.notify_all()
-            return Welcome(
-                self._store.version,
-                member.window.next,
-                self._members.trainers,
-                self._sync,
-                self._options.lease,
-                self._history,
-            )
+            if identity.trainer == READER:
+                return self._welcome(Window())
+            if self._members.check_register(identity):
+                if identity.trainer not in self._members.live:
+                    log.info("trainer %d is back", identity.trainer)
+                self._record(Came(identity))
+            welcome = self._welcome(self._members.require(identity).window)
+        self._wait_recorded(self._recorded)
+        return welcome
+
+    def _welcome(self, window: Window) -> Welcome:
+        return Welcome(
+            self._store.version,
+            window.next,
+            self._members.trainers,
+            self._sync,
+            self._options.lease,
+            self._history,
+            window.undecided,
+        )
 
     def pull(self, identity: Identity, requests: Sequence[PullRequest]) -> PullReply:
-        self._require(identity)
-        version, values = self._store.pull(requests)
-        return PullReply(version, tuple(values))
-
-    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        if header.learning_rate is not None:
-            raise RequestRefusedError("the step carries a learning rate; this server follows its own schedule")
+        whole = any(isinstance(request, TableRequest) for request in requests)
         with self._changed:
             self._check_over()
-            window = self._members.require(header.identity).window
-            outcome = window.find(header.sequence)
-            if outcome is None:
-                self._store.check_step(gradients, wanted)
-                outcome = window.open(header.sequence)
-                self._accept(header.identity.trainer, Contribution(tuple(gradients), outcome))
+            if identity.trainer == READER:
+                _check_read(requests)
+            else:
+                self._members.require(identity)
+            if whole and self._keeper is not None:
+                self._record(Settled())
+        version, values = self._store.pull(requests)
+        self._wait_recorded(self._recorded)
+        return PullReply(version, tuple(values))
+
+    def commit(self, push: Push) -> Pending[CommitReply]:
+        identity, sequence = push.header.identity, push.header.sequence
+        with self._changed:
+            self._check_over()
+            known = self._ledger.find(identity, sequence)
+            if known is None:
+                self._ledger.check(push)
+                self._record(Stepped(push.header, tuple(push.gradients), push.decided))
+            elif push.decided and not known.decided:
+                self._record(Decided(identity.trainer, sequence, apply=True))
+            if push.decided and self._ledger.policy.waits:
+                return self._answer(identity, sequence, push.wanted)
+            return self._acceptance()
+
+    def decide(self, decision: Decision) -> Pending[CommitReply]:
+        identity, sequence = decision.identity, decision.sequence
+        with self._changed:
+            self._check_over()
+            known = self._ledger.find(identity, sequence)
+            if known is None and decision.apply:
+                raise ForgottenError(f"step {sequence} of trainer {identity.trainer} is not among those accepted here")
+            if known is not None and known.decided and not decision.apply:
+                raise RequestRefusedError(
+                    f"step {sequence} of trainer {identity.trainer} counts; it cannot be taken back"
+                )
+            if known is not None and not known.decided:
+                self._record(Decided(identity.trainer, sequence, decision.apply))
+            if decision.apply and self._ledger.policy.waits:
+                return self._answer(identity, sequence, decision.wanted)
+            return self._acceptance()
+
+    def _answer(self, identity: Identity, sequence: int, wanted: Sequence[str]) -> Pending[CommitReply]:
+        """How a step that counts ends, once it has, and all that made it end is on record: the steps of others, too."""
+        outcome = self._ledger.find(identity, sequence)
+        assert outcome is not None
+        policy, trainer = self._ledger.policy, identity.trainer
+
+        def ended() -> bool:
+            return outcome.settled and not policy.holds(trainer, self._members.live)
 
         def answer() -> CommitReply:
-            self._wait(lambda: outcome.settled, "the step", self._policy.missing)
-            return CommitReply(outcome.result(), self._store.dense(wanted))
+            self._wait(ended, "the step", policy.missing)
+            try:
+                return CommitReply(outcome.result(), self._store.dense(wanted))
+            finally:  # what is answered may be of later steps of others
+                self._wait_recorded(self._recorded)
+
+        return answer
+
+    def _acceptance(self) -> Pending[CommitReply]:
+        """That what came is on record."""
+        recorded, version = self._recorded, self._store.version
+
+        def answer() -> CommitReply:
+            self._wait_recorded(recorded)
+            return CommitReply(version)
 
         return answer
 
     def assign(self, identity: Identity, name: str, value: Value) -> None:
-        self._require(identity)
-        self._store.assign(name, value)
+        with self._changed:
+            self._check_over()
+            self._members.require(identity)
+            self._record(Assigned(identity, name, value))
+        self._wait_recorded(self._recorded)
 
     def heartbeat(self, identity: Identity) -> None:
-        self._require(identity)
+        with self._changed:
+            self._check_over()
+            if identity.trainer != READER:
+                self._members.require(identity)
 
     def barrier(self, identity: Identity, number: int) -> Pending[None]:
         with self._changed:
@@ -190,14 +227,37 @@ class PServer:
             if number > member.barriers:
                 raise RequestRefusedError(f"barrier {number} comes before barrier {member.barriers}")
             if number == member.barriers:
-                self._gate.arrive(identity.trainer)
-                self._open_gate()
-        return lambda: self._wait(lambda: member.barriers > number, "the barrier", self._gate.missing)
+                self._record(Arrived(identity.trainer))
+
+        def answer() -> None:
+            self._wait(lambda: member.barriers > number, "the barrier", self._ledger.gate.missing)
+            self._wait_recorded(self._recorded)
+
+        return answer
+
+    def checkpoint(self, identity: Identity, number: int, folder: str = "") -> Pending[int]:
+        with self._changed:
+            self._check_over()
+            self._members.require(identity)
+            if self._keeper is None:
+                raise RequestRefusedError(NO_CHECKPOINTS)
+            written, version = self._keeper.begin(self._ledger, number, folder), self._store.version
+
+        def answer() -> int:
+            try:
+                written.result()
+            except FluidliteError as error:
+                raise ServerFailedError(f"checkpoint {number} is not written: {error}") from error
+            return version
+
+        return answer
 
     def complete(self, identity: Identity) -> None:
         with self._changed:
-            if self._members.complete(identity):
-                self._after_leaving()
+            if identity.trainer != READER and self._members.check_complete(identity):
+                self._record(Completed(identity.trainer))
+                self._end_without_trainers()
+        self._wait_recorded(self._recorded)
 
     def disconnected(self, identity: Identity) -> None:
         with self._changed:
@@ -213,6 +273,30 @@ class PServer:
         with self._changed:
             self._finish(reason)
 
+    def close(self) -> None:
+        if self._keeper is not None:
+            with self._changed:
+                self._keeper.look(self._ledger, ends=True)
+            self._keeper.close()
+            self._keeper.check_last()
+
+    def _record(self, event: Event) -> None:
+        """An event happens. It goes to the log first, so that it is written while its effects are computed; an assignment
+        second, for it may be refused."""
+        if isinstance(event, Assigned):
+            self._ledger.take(event)
+        if self._keeper is not None:
+            self._recorded = self._keeper.record(event)
+        if not isinstance(event, Assigned):
+            self._ledger.take(event)
+        if self._keeper is not None:
+            self._keeper.look(self._ledger)
+        self._changed.notify_all()
+
+    def _wait_recorded(self, number: int) -> None:
+        if self._keeper is not None:
+            self._keeper.wait(number)
+
     def _check_registration(self, registration: Registration) -> None:
         if registration.protocol != PROTOCOL_VERSION:
             raise RequestRefusedError(
@@ -224,63 +308,27 @@ class PServer:
             )
         self._store.check_declared(registration.declared)
 
-    def _require(self, identity: Identity) -> None:
-        with self._changed:
-            self._check_over()
-            self._members.require(identity)
-
     def _check_over(self) -> None:
         if self._over is not None:
             raise PeerLostError(self._over)
 
-    def _accept(self, trainer: int, contribution: Contribution) -> None:
-        replaced = self._buffer.put(trainer, contribution)
-        if replaced is not None:
-            replaced.outcome.fail(StaleError, f"a newer incarnation of trainer {trainer} repeated this step")
-        self._advance(self._policy.arrive(trainer, self._members.live))
-
-    def _advance(self, round: Round | None) -> None:
-        """Apply a round, if there is one to apply, and wake whoever waits for it."""
-        if round is None:
-            return
-        taken = self._buffer.take(round.trainers)
-        try:
-            version = self._store.apply({trainer: c.gradients for trainer, c in taken.items()}, round.tick)
-        except Exception as error:
-            log.exception("the update failed")
-            text = str(error) if isinstance(error, FluidliteError) else f"{type(error).__name__}: {error}"
-            for contribution in taken.values():
-                contribution.outcome.fail(ServerFailedError, text)
-        else:
-            for contribution in taken.values():
-                contribution.outcome.settle(version)
-        self._changed.notify_all()
-
-    def _open_gate(self) -> None:
-        met = self._gate.meet(self._members.live)
-        for trainer in met:
-            self._members.member(trainer).barriers += 1
-        if met:
-            self._changed.notify_all()
-
-    def _after_leaving(self) -> None:
-        """The round and the barrier that are open no longer wait for who left; without trainers the server ends."""
-        live = self._members.live
-        self._advance(self._policy.left(live))
-        self._open_gate()
-        if not live:
+    def _end_without_trainers(self) -> None:
+        if not self._members.live and not self._options.stays:
             self._finish("all trainers have left; the server ends")
 
     def _expire(self) -> None:
         now = self._clock()  # before the wait for the lock: an update holds it, and signs of life wait for it as well
         with self._changed:
-            lost = self._members.expire(now)
+            lost = self._members.overdue(now) if self._over is None else []
             for trainer in lost:
                 log.warning("trainer %d is lost; %s", trainer, "aborting" if self._aborts else "the others go on")
             if lost and self._aborts:
                 self._finish(f"trainer(s) {', '.join(map(str, lost))} died, and the job aborts when one does")
-            elif lost:
-                self._after_leaving()
+                return
+            for trainer in lost:
+                self._record(Lost(trainer))
+            if lost:
+                self._end_without_trainers()
             if self._members.waits_for_absent:
                 self._report("the end", lambda live: live, -math.inf)
 
@@ -310,3 +358,12 @@ class PServer:
             absent = self._members.absent
             names = [f"{t} (never came)" if t in absent else str(t) for t in missing(self._members.live)]
             log.warning("%s after version %d waits for trainers %s", what, self._store.version, ", ".join(names))
+
+
+def _check_read(requests: Sequence[PullRequest]) -> None:
+    """RequestRefusedError for what more than a reader asks."""
+    for request in requests:
+        if isinstance(request, TableRequest) or (isinstance(request, RowRequest) and not request.read_only):
+            raise RequestRefusedError(
+                f"who is no trainer can read rows that there are, and arrays; {request.table!r} was asked for otherwise"
+            )

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from fluidlite.errors import ForgottenError, PeerLostError, UnreachableError
@@ -16,10 +17,12 @@ from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
 from fluidlite.protocol.messages import (
     CommitReply,
+    Decision,
     Gradient,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Registration,
     RowRequest,
     StepHeader,
@@ -42,6 +45,8 @@ from fluidlite.values.memory import keep_freed_memory
 
 #: signs of life per lease: two may get lost
 _BEATS_PER_LEASE: Final = 3
+#: seconds; some waits take no longer ones
+_LONGEST_LEASE: Final = 1e6
 
 
 @dataclass(slots=True)
@@ -88,7 +93,8 @@ class GrpcChannel:
         whole = any(isinstance(request, TableRequest) for request in requests)
         timeout = self._patience.table if whole else self._patience.pull
         signed = [self._signed(request) for request in requests]
-        return self._pulls.ask(encode.encode_pull(identity, signed), timeout, encode.decode_pull_reply, ahead)
+        decode = partial(encode.decode_pull_reply, requests=requests)
+        return self._pulls.ask(encode.encode_pull(identity, signed), timeout, decode, ahead)
 
     def _signed(self, request: PullRequest) -> PullRequest:
         """With a signature, where gradients for the same rows may follow."""
@@ -104,10 +110,10 @@ class GrpcChannel:
                 self._ahead = _Ahead(header.sequence, stream)
             self._ahead.numbers.add(number)
 
-    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        short = [self._shortened(gradient) for gradient in gradients]
-        answer = self._push(header, short, wanted)
-        if not any(gradient.signature for gradient in short):
+    def commit(self, push: Push) -> Pending[CommitReply]:
+        short = replace(push, gradients=[self._shortened(gradient) for gradient in push.gradients])
+        answer = self._push(short)
+        if not any(gradient.signature for gradient in short.gradients):
             return answer
 
         def known_or_in_full() -> CommitReply:
@@ -115,19 +121,20 @@ class GrpcChannel:
                 return answer()
             except ForgottenError:
                 self._lists.forget()
-                return self._push(header, gradients, wanted)()
+                return self._push(push)()
 
         return known_or_in_full
 
-    def _push(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
+    def _push(self, push: Push) -> Pending[CommitReply]:
         """The step, but for what went ahead on the stream that is still open. Another step takes its place there."""
         with self._pushing:
             ahead, self._ahead = self._ahead, _Ahead()
-            there = ahead.sequence == header.sequence and self._pushes.is_on(ahead.stream)
+            there = ahead.sequence == push.header.sequence and self._pushes.is_on(ahead.stream)
             sent = ahead.numbers if there else ()
-            return self._pushes.ask(
-                encode.encode_push(header, gradients, wanted, sent), None, encode.decode_commit_reply
-            )
+            return self._pushes.ask(encode.encode_push(push, sent), None, encode.decode_commit_reply)
+
+    def decide(self, decision: Decision) -> Pending[CommitReply]:
+        return self._pushes.ask(encode.encode_decision(decision), None, encode.decode_commit_reply)
 
     def _shortened(self, gradient: Gradient) -> Gradient:
         """With a signature, where its rows were pulled."""
@@ -146,6 +153,17 @@ class GrpcChannel:
         request = pb.BarrierRequest(identity=encode.encode_identity(identity), number=number)
         call = self._unary("Barrier", request.SerializeToString(), None)
         return lambda: encode.check_outcome(encode.parse(pb.BarrierReply, call()).outcome)
+
+    def checkpoint(self, identity: Identity, number: int, folder: str) -> Pending[int]:
+        request = pb.CheckpointRequest(identity=encode.encode_identity(identity), number=number, folder=folder)
+        call = self._unary("Checkpoint", request.SerializeToString(), None)
+
+        def answer() -> int:
+            reply = encode.parse(pb.CheckpointReply, call())
+            encode.check_outcome(reply.outcome)
+            return int(reply.version)
+
+        return answer
 
     def complete(self, identity: Identity) -> Pending[None]:
         request = pb.CompleteRequest(identity=encode.encode_identity(identity))
@@ -170,7 +188,7 @@ class GrpcChannel:
         def beats() -> Iterator[bytes]:
             while not (stop.is_set() or over.is_set()):
                 yield meter.sent(beat)
-                over.wait(lease / _BEATS_PER_LEASE)  # `close` ends the call
+                over.wait(min(lease, _LONGEST_LEASE) / _BEATS_PER_LEASE)  # `close` ends the call
 
         def reopen(call: Any) -> None:
             over.set()

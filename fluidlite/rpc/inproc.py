@@ -12,10 +12,12 @@ from fluidlite.errors import PeerLostError
 from fluidlite.protocol.encode import error_of, outcome_of
 from fluidlite.protocol.messages import (
     CommitReply,
+    Decision,
     Gradient,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Registration,
     RowRequest,
     StepHeader,
@@ -56,8 +58,13 @@ class InprocChannel:
     def part(self, header: StepHeader, number: int, gradient: Gradient) -> None:
         """Nothing leaves before the commit: it takes no time."""
 
-    def commit(self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]) -> Pending[CommitReply]:
-        pending = self._call(lambda: self._service.commit(header, [_as_sent(g) for g in gradients], wanted))
+    def commit(self, push: Push) -> Pending[CommitReply]:
+        sent = replace(push, gradients=[_as_sent(gradient) for gradient in push.gradients])
+        pending = self._call(lambda: self._service.commit(sent))
+        return lambda: self._call(pending)
+
+    def decide(self, decision: Decision) -> Pending[CommitReply]:
+        pending = self._call(lambda: self._service.decide(decision))
         return lambda: self._call(pending)
 
     def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]:
@@ -65,6 +72,10 @@ class InprocChannel:
 
     def barrier(self, identity: Identity, number: int) -> Pending[None]:
         pending = self._call(lambda: self._service.barrier(identity, number))
+        return lambda: self._call(pending)
+
+    def checkpoint(self, identity: Identity, number: int, folder: str) -> Pending[int]:
+        pending = self._call(lambda: self._service.checkpoint(identity, number, folder))
         return lambda: self._call(pending)
 
     def complete(self, identity: Identity) -> Pending[None]:

@@ -12,11 +12,13 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import LeaseLostError, PeerLostError, RemoteError, UnreachableError
 from fluidlite.protocol.messages import (
     CommitReply,
+    Decision,
     Declared,
     Gradient,
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Registration,
     StepHeader,
     Value,
@@ -51,13 +53,15 @@ class Channel(Protocol):
         """A gradient that `commit` will hold at position ``number``: it may leave now, or not."""
         ...
 
-    def commit(
-        self, header: StepHeader, gradients: Sequence[Gradient], wanted: Sequence[str]
-    ) -> Pending[CommitReply]: ...
+    def commit(self, push: Push) -> Pending[CommitReply]: ...
+
+    def decide(self, decision: Decision) -> Pending[CommitReply]: ...
 
     def assign(self, identity: Identity, name: str, value: Value) -> Pending[None]: ...
 
     def barrier(self, identity: Identity, number: int) -> Pending[None]: ...
+
+    def checkpoint(self, identity: Identity, number: int, folder: str) -> Pending[int]: ...
 
     def complete(self, identity: Identity) -> Pending[None]: ...
 
@@ -87,6 +91,11 @@ class Peer:
     version: int = 0
     seen: int = 0
     barriers: int = 0
+    #: when it was met: one above this trainer's last step that counts, and a step that waits for a decision
+    next_sequence: int = 0
+    undecided: int | None = None
+    #: decisions about steps that it may not have heard of, by number: they come before the next step
+    owed: dict[int, bool] = field(default_factory=dict)
     declared: dict[tuple[int, str], Declared] = field(default_factory=dict)
     #: dense values that the last commit brought and no pull has fetched yet
     fresh: dict[str, Array] = field(default_factory=dict)
@@ -200,6 +209,8 @@ class Peers:
                 f"pserver {peer.endpoint} was restarted and lost its state: it is at version {welcome.version}, "
                 f"this trainer has seen version {peer.version}"
             )
+        if peer.history is None:
+            peer.next_sequence, peer.undecided = welcome.next_sequence, welcome.undecided
         peer.sync, peer.history, peer.registered, peer.given_up = welcome.sync, welcome.history, True, False
         peer.channel.show_life(self.identity, welcome.lease)
 

@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import RemoteError
+from fluidlite.errors import OutdatedStepError, RemoteError
 from fluidlite.protocol.messages import (
     Declared,
     DenseRequest,
@@ -19,6 +19,7 @@ from fluidlite.protocol.messages import (
     Identity,
     PullReply,
     PullRequest,
+    Push,
     Reply,
     RowRequest,
     StepHeader,
@@ -26,10 +27,12 @@ from fluidlite.protocol.messages import (
 )
 from fluidlite.protocol.service import Pending
 from fluidlite.rpc.ahead import AheadPulls
+from fluidlite.rpc.joining import Joining
 from fluidlite.rpc.late import LateReply
 from fluidlite.rpc.peers import Channel, Peer, Peers, first_of
 from fluidlite.rpc.retry import Patience, Retries
 from fluidlite.rpc.traffic import Traffic
+from fluidlite.rpc.two_phase import TwoPhase
 from fluidlite.values.selected_rows import SelectedRows
 
 __all__ = ["Channel", "TrainerPort"]
@@ -37,13 +40,21 @@ __all__ = ["Channel", "TrainerPort"]
 log = logging.getLogger("fluidlite")
 #: bytes of a dense gradient from which on it leaves ahead of its step's commit: a message of its own has to pay
 _LEAVES_EARLY: Final = 1 << 18
+#: how far the numbers of steps under way may be apart: servers remember the latest 64
+_MOST_APART: Final = 32
 
 
 @dataclass(slots=True)
 class _OpenStep:
-    """The gradients that one thread staged, by endpoint and name; ``sequence`` once some may have left."""
+    """The gradients that one thread staged, by endpoint and name; ``sequence`` once some may have left.
+
+    ``learning_rate``: what the servers are to use. ``seen``: by endpoint, the version that the gradients were computed from,
+    where it is not that of the values which came last.
+    """
 
     sequence: int | None = None
+    learning_rate: float | None = None
+    seen: Mapping[str, int] = field(default_factory=dict)
     staged: dict[str, dict[str, Gradient]] = field(default_factory=dict)
 
     def put(self, gradient: Gradient) -> int:
@@ -64,7 +75,8 @@ class TrainerPort:
 
     ``connect(endpoint)`` makes a channel. ``trainers`` is checked by the servers (0: not known yet, unchecked). Requests
     to several servers are under way together. A call that gets no answer is repeated within ``patience``; the server
-    recognises repetitions by (trainer, incarnation, sequence). For any number of threads: each has an open step of its
+    recognises repetitions by (trainer, sequence). A step that goes to several servers counts once all have accepted it. A
+    new incarnation goes on where the one before it ended. For any number of threads: each has an open step of its
     own, and their commits go one after the other.
     """
 
@@ -80,6 +92,8 @@ class TrainerPort:
     ) -> None:
         self.identity = Identity(job, trainer, time.time_ns() if incarnation is None else incarnation)
         self._peers = Peers(connect, self.identity, trainers, patience if patience is not None else Patience())
+        self._joining = Joining(self._peers)
+        self._phases = TwoPhase(self._peers)
         #: held while a commit, and while a barrier is under way
         self._committing, self._gathering = threading.Lock(), threading.Lock()
         self._numbering = threading.Lock()
@@ -90,11 +104,18 @@ class TrainerPort:
         self._ahead = AheadPulls()
         self._completed = False
         self._closed = False
+        #: whether a step that goes to several servers is accepted by all before it counts on any
+        self.two_phase = True
 
     @property
     def endpoints(self) -> frozenset[str]:
         """The servers that this port knows."""
         return frozenset(self._peers.all())
+
+    @property
+    def version(self) -> int:
+        """The highest version of a server that this port has heard of."""
+        return max((peer.version for peer in self._peers.all().values()), default=0)
 
     @property
     def traffic(self) -> dict[str, dict[str, Traffic]]:
@@ -111,12 +132,33 @@ class TrainerPort:
         for endpoint, items in declared.items():
             self._peers.declare(endpoint, items)
 
+    def resume(self) -> int:
+        """Meet the servers; how many steps of this trainer count already, those of earlier incarnations.
+
+        Afterwards the last of them is applied everywhere, so that what is pulled is what follows it.
+        """
+        self._join()
+        return self._sequence
+
+    def _join(self) -> None:
+        """Meet every server that is known, and go on where an earlier incarnation ended."""
+        if (counted := self._joining.join()) > self._sequence:
+            with self._numbering:
+                self._sequence = max(self._sequence, counted)
+
+    def _met(self, endpoints: Iterable[str]) -> list[Peer]:
+        """These servers, each once, after all that are known were met."""
+        peers = [self._peers[endpoint] for endpoint in dict.fromkeys(endpoints)]
+        self._join()
+        return [self._peers.met(peer.endpoint) for peer in peers]
+
     def pull(self, requests: Sequence[PullRequest]) -> list[Any]:
         """One answer per request: an array, or SelectedRows for a whole table. One message per server, all together.
 
         Raises what went wrong with this thread's last step, where its reply was still to come, unless all was asked ahead
         and came: then a later call raises it.
         """
+        self._join()
         answers = self._asked(requests)
         asked = [index for index in range(len(requests)) if index not in answers]
         if asked:
@@ -129,12 +171,26 @@ class TrainerPort:
         answers.update(zip(asked, self._start_pull([requests[index] for index in asked])(None), strict=True))
         return [answers[index] for index in range(len(requests))]
 
+    def versions(self, endpoints: Sequence[str]) -> dict[str, int]:
+        """The versions of servers now, by endpoint. They are those that steps from here on have seen."""
+        self._settle()
+        peers = self._met(endpoints)
+        replies = self._peers.ask("pull", peers, lambda peer: peer.channel.pull(self.identity, []))
+        for peer in peers:
+            peer.saw(replies[peer.endpoint].version)
+        return {endpoint: reply.version for endpoint, reply in replies.items()}
+
+    def seen(self, endpoint: str) -> int:
+        """The version of the values that came last from a server."""
+        return self._peers[endpoint].seen
+
     def pull_ahead(self, requests: Sequence[PullRequest]) -> bool:
         """Ask for rows that a `pull` to come will ask for; it then gets them as they were. False, and nothing done, where
         a server works in sync mode.
 
         The rows may miss steps of this trainer that are on their way. Those of the last two calls are kept.
         """
+        self._join()
         rows = [request for request in requests if isinstance(request, RowRequest)]
         if any(self._peers.met(request.endpoint).sync for request in rows):
             return False
@@ -184,41 +240,67 @@ class TrainerPort:
         A large dense one leaves at once, so that the rest of the step is computed meanwhile.
         """
         peer = self._peers[gradient.endpoint]
+        self._join()
         step = self._steps.setdefault(threading.get_ident(), _OpenStep())
         number = step.put(gradient)
         if gradient.rows is None and gradient.value.nbytes >= _LEAVES_EARLY and peer.registered:
             with suppress(RemoteError):  # the commit will say it
                 peer.channel.part(self._header(peer, self._numbered(step), 0), number, gradient)
 
-    def commit(self, endpoints: Sequence[str]) -> Reply:
+    def abandon(self) -> None:
+        """Drop the open step of this thread: the run that staged it failed."""
+        self._steps.pop(threading.get_ident(), None)
+
+    def commit(
+        self,
+        endpoints: Sequence[str],
+        steps: int = 1,
+        *,
+        learning_rate: float | None = None,
+        seen: Mapping[str, int] | None = None,
+    ) -> Reply:
         """Send the open step to every server, also one that gets no gradient, and wait until it is applied.
 
         In sync mode that is when every live trainer has committed. In async mode nobody waits before something needs
         the reply: its versions, or the next call of this thread, which then raises what went wrong, naming the step. A
         step that fails is over, and so is one that follows a failed one: it is not repeated by the next commit.
+
+        Of several servers each accepts the step first, which is waited for; then it counts on all, or, where one refuses
+        it, on none. Without `two_phase` it counts on each at once. ``steps``: how many steps are merged in this one.
+        ``learning_rate`` overrides the servers' own, ``seen``, by endpoint, the version of the values that came last.
         """
         step = self._steps.pop(threading.get_ident(), None) or _OpenStep()
+        step.learning_rate, step.seen = learning_rate, seen or {}
         self._settle()
-        peers = [self._peers.met(endpoint) for endpoint in dict.fromkeys([*endpoints, *step.staged])]
+        peers = self._met([*endpoints, *step.staged])
+        decided = len(peers) == 1 or not self.two_phase
         with self._committing:
-            late = self._send(step, peers)
-            if any(peer.sync for peer in peers):
-                late.wait()
-        if not late.settled:
-            self._late[threading.get_ident()] = late
+            self._phases.deliver(peers)
+            sequence = self._close_number(step, steps)
+            try:
+                late = self._late[threading.get_ident()] = self._send(step, peers, sequence, decided, steps)
+                if any(peer.sync for peer in peers):
+                    self._settle()
+            except OutdatedStepError:
+                if not decided or len(peers) == 1:  # it counts nowhere, and is computed again
+                    self._give_back(sequence)
+                raise
         return Reply(late.wait)
 
-    def _send(self, step: _OpenStep, peers: Sequence[Peer]) -> LateReply:
-        sequence = self._numbered(step)
-        steps = {peer.endpoint: self._close_step(step, peer, sequence) for peer in peers}
-        calls = self._peers.begin("commit", peers, lambda peer: peer.channel.commit(*steps[peer.endpoint]))
-        return LateReply(sequence, {peer.endpoint: peer for peer in peers}, calls)
+    def _send(self, step: _OpenStep, peers: Sequence[Peer], sequence: int, decided: bool, steps: int) -> LateReply:
+        """The step on its way to count. Where it is not ``decided``, once all have accepted it; raises what went wrong."""
+        pushes = {peer.endpoint: self._close_step(step, peer, sequence, decided, steps) for peer in peers}
+        if decided:
+            calls = self._peers.begin("commit", peers, lambda peer: peer.channel.commit(pushes[peer.endpoint]))
+        else:
+            calls = self._phases.send(sequence, peers, pushes)
+        return LateReply(sequence, {peer.endpoint: peer for peer in peers}, calls, owed=not decided)
 
     def barrier(self, endpoints: Sequence[str]) -> None:
         """Wait until every live trainer has called it."""
         self._settle()
         with self._gathering:
-            peers = [self._peers.met(endpoint) for endpoint in dict.fromkeys(endpoints)]
+            peers = self._met(endpoints)
             numbers = {peer.endpoint: peer.barriers for peer in peers}
             self._peers.ask("barrier", peers, lambda peer: peer.channel.barrier(self.identity, numbers[peer.endpoint]))
             for peer in peers:
@@ -227,9 +309,21 @@ class TrainerPort:
     def assign(self, endpoint: str, name: str, value: Array | SelectedRows) -> None:
         """Overwrite a variable of a server: a dense array, all rows of a table, or rows of an accumulator of one."""
         self._settle()
-        peer = self._peers.met(endpoint)
+        (peer,) = self._met([endpoint])
         peer.fresh.pop(name, None)
         self._peers.ask("assign", [peer], lambda peer: peer.channel.assign(self.identity, name, value))
+
+    def checkpoint(self, endpoints: Sequence[str], folder: str = "") -> int:
+        """Make the servers write a checkpoint, and wait until it is written; its number, the highest of their versions.
+
+        ``folder``: where they keep checkpoints; "": wherever that is. RequestRefusedError of servers that keep none.
+        """
+        self._settle()
+        peers = self._met(endpoints)
+        replies = self._peers.ask("pull", peers, lambda peer: peer.channel.pull(self.identity, []))
+        number = max(reply.version for reply in replies.values())
+        self._peers.ask("checkpoint", peers, lambda peer: peer.channel.checkpoint(self.identity, number, folder))
+        return number
 
     def complete(self) -> None:
         """Tell every server that this trainer is done, then close. Idempotent.
@@ -247,6 +341,8 @@ class TrainerPort:
                     reached.append(self._peers.met(endpoint, retries))
                 except RemoteError as error:
                     log.warning("%s", error)
+        with suppress(RemoteError):
+            self._phases.deliver(reached)
         _, failures = self._peers.begin("complete", reached, lambda p: p.channel.complete(self.identity)).collect()
         for failure in failures:
             log.warning("%s", failure)
@@ -302,14 +398,35 @@ class TrainerPort:
                 step.sequence, self._sequence = self._sequence, self._sequence + 1
         return step.sequence
 
-    def _header(self, peer: Peer, sequence: int, parts: int) -> StepHeader:
-        return StepHeader(self.identity, sequence, sequence, peer.seen, parts)
+    def _close_number(self, step: _OpenStep, steps: int) -> int:
+        """The number of a step that is committed now, once none of other threads is too far from it."""
+        if step.sequence is not None and step.sequence < self._sequence - _MOST_APART:
+            step.sequence = None
+        sequence = self._numbered(step)
+        for late in list(self._late.values()):
+            if late.sequence < sequence - _MOST_APART:
+                late.come()
+        with self._numbering:
+            self._sequence = max(self._sequence, sequence + steps)
+        return sequence
 
-    def _close_step(self, step: _OpenStep, peer: Peer, sequence: int) -> tuple[StepHeader, list[Gradient], list[str]]:
+    def _give_back(self, sequence: int) -> None:
+        """The next step takes a number, unless there is one behind it."""
+        with self._numbering:
+            if self._sequence == sequence + 1:
+                self._sequence = sequence
+
+    def _header(self, peer: Peer, sequence: int, parts: int, steps: int = 1) -> StepHeader:
+        return StepHeader(self.identity, sequence, sequence, peer.seen, parts, steps=steps)
+
+    def _close_step(self, step: _OpenStep, peer: Peer, sequence: int, decided: bool, steps: int) -> Push:
         gradients = step.of(peer.endpoint)
         wanted, peer.asked = list(peer.asked), {}
         peer.fresh = {}
-        return self._header(peer, sequence, len(gradients)), gradients, wanted
+        header = self._header(peer, sequence, len(gradients), steps)
+        seen = step.seen.get(peer.endpoint, header.version_seen)
+        header = replace(header, version_seen=seen, learning_rate=step.learning_rate)
+        return Push(header, gradients, wanted, decided)
 
 
 def _fresh(peer: Peer, request: PullRequest) -> Array | None:

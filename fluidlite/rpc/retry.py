@@ -13,7 +13,8 @@ class Patience:
 
     ``connect``: for a server to come up, at first contact. ``connect_report``: between two messages while waiting.
     ``pull``: for rows and dense variables. ``table``: for a whole table, and for assignments, which may be large.
-    ``control``: for a completion. A commit or barrier waits for other trainers, so it has none.
+    ``control``: for a completion. A commit or barrier waits for other trainers, a checkpoint is
+    as long as its tables are large, so they have none.
     ``keepalive``: between two questions whether the server's host is still there, and for the answer to one.
     ``retry``: total time, from the first failure, in which an unreachable peer is tried again. ``backoff`` and
     ``backoff_max``: the pause between two attempts, doubling.

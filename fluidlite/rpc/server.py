@@ -17,7 +17,7 @@ from typing import Any, Final
 from fluidlite.errors import AddressInUseError, RemoteError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
-from fluidlite.protocol.messages import Identity, RowRequest
+from fluidlite.protocol.messages import Decision, Identity, RowRequest
 from fluidlite.protocol.packet import Packet
 from fluidlite.protocol.service import Service
 from fluidlite.rpc.library import grpc
@@ -53,6 +53,7 @@ class Handlers:
             "Assign": grpc.stream_unary_rpc_method_handler(_answering(self.assign)),
             "Heartbeat": grpc.stream_unary_rpc_method_handler(_answering(self.heartbeat)),
             "Barrier": grpc.unary_unary_rpc_method_handler(_answering(self.barrier)),
+            "Checkpoint": grpc.unary_unary_rpc_method_handler(_answering(self.checkpoint)),
             "Complete": grpc.unary_unary_rpc_method_handler(_answering(self.complete)),
         }
 
@@ -73,11 +74,13 @@ class Handlers:
 
         def answer(transfer: Transfer) -> Packet | None:
             nonlocal step
-            whole = step.add(*transfer)
-            if whole is None:
+            came = step.add(*transfer)
+            if came is None:
                 return None
+            if isinstance(came, Decision):
+                return encode.encode_commit_reply(self._service.decide(came)())
             step = encode.OpenStep(self._endpoint, self._signed.get)
-            return encode.encode_commit_reply(self._service.commit(*whole)())
+            return encode.encode_commit_reply(self._service.commit(came)())
 
         return answer
 
@@ -113,6 +116,12 @@ class Handlers:
         message = encode.parse(pb.BarrierRequest, request)
         self._service.barrier(encode.decode_identity(message.identity), message.number)()
         return pb.BarrierReply().SerializeToString()
+
+    def checkpoint(self, request: bytes) -> bytes:
+        message = encode.parse(pb.CheckpointRequest, request)
+        identity = encode.decode_identity(message.identity)
+        version = self._service.checkpoint(identity, message.number, message.folder)()
+        return pb.CheckpointReply(version=version).SerializeToString()
 
     def complete(self, request: bytes) -> bytes:
         self._service.complete(encode.decode_identity(encode.parse(pb.CompleteRequest, request).identity))
@@ -185,6 +194,7 @@ class GrpcServer:
         self._service.stop("the server stops")
         self._server.stop(_GRACE).wait()
         self._workers.shutdown(wait=False)
+        self._service.close()
 
 
 def serve(service: Service, endpoint: str, *, trainers: int, on_bound: Callable[[str], None] | None = None) -> None:

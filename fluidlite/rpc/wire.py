@@ -11,11 +11,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from fluidlite.dtypes import Array
 from fluidlite.errors import RequestRefusedError
 from fluidlite.protocol.packet import ALIGN, Packet, Payload, pieces_of
 
 #: payload bytes per message; larger transfers stream, so no more than a few messages are in memory besides the arrays
 CHUNK: Final = 1 << 20
+#: bytes of payload that are believed to come; for more, memory is taken as they do
+_BELIEVED: Final = 1 << 24
+_MOST: Final = 1 << 48
 _HEADER, _SIZE, _PAD, _PAYLOAD = 1, 2, 3, 4
 _VARINT, _BYTES = 0, 2
 _SKIPPED_WIRE_TYPES: Final = {1: 8, 5: 4}
@@ -68,20 +72,29 @@ def transfers_of(messages: Iterable[bytes]) -> Iterator[Transfer]:
 
 
 def _gather(first: _Message, size: int, stream: Iterator[bytes]) -> memoryview:
-    """The payload of a transfer in many messages. Pages of the buffer are used only as bytes really come."""
-    try:
-        buffer = np.empty(size, np.uint8).data
-    except (MemoryError, ValueError, OverflowError):
-        raise RequestRefusedError(f"malformed message: a payload of {size} bytes") from None
+    """The payload of a transfer in many messages. Memory is taken for at most twice the bytes that really came."""
+    if size > _MOST:
+        raise RequestRefusedError(f"malformed message: a payload of {size} bytes")
+    buffer = np.empty(min(size, _BELIEVED), np.uint8)
     filled, part = 0, first.payload
     while True:
         if filled + len(part) > size:
             raise RequestRefusedError(f"malformed message: more than the {size} bytes of payload that were announced")
-        buffer[filled : filled + len(part)] = part
+        buffer = _with_room(buffer, filled, filled + len(part), size)
+        buffer.data[filled : filled + len(part)] = part
         filled += len(part)
         if filled == size:
-            return buffer.toreadonly()
+            return buffer.data.toreadonly()
         part = _continuation(stream, filled, size)
+
+
+def _with_room(buffer: Array, filled: int, needed: int, size: int) -> Array:
+    """The buffer, or a larger copy where it has no room for ``needed`` of ``size`` bytes."""
+    if needed <= len(buffer):
+        return buffer
+    larger = np.empty(min(size, 2 * needed), np.uint8)
+    larger[:filled] = buffer[:filled]
+    return larger
 
 
 def _continuation(stream: Iterator[bytes], filled: int, size: int) -> memoryview:

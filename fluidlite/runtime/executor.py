@@ -13,8 +13,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from fluidlite.core import edit
 from fluidlite.core.ir import Program
-from fluidlite.errors import FeedError, FetchError, FluidliteError
+from fluidlite.errors import FeedError, FetchError, FluidliteError, OutdatedStepError
 from fluidlite.fusion.pipeline import Pass, chosen, fuse
 from fluidlite.ops.context import Ports
 from fluidlite.runtime import profile
@@ -33,6 +34,8 @@ V = TypeVar("V")
 #: programs whose compiled plans an executor keeps, and plans of one program, one per set of fetched variables
 _PROGRAMS: Final = 64
 _FETCHES: Final = 16
+#: how often a step is computed before it is given up for being too old
+_ATTEMPTS: Final = 64
 
 
 class _Plans(NamedTuple):
@@ -79,8 +82,49 @@ class ExecutorCore:
         recorder = profile.active()
         if recorder is not None and self._ports is not None:
             recorder.counts(self._ports)
-        env = self.plan(program, fetch).run(scope if scope is not None else global_scope(), feeds, fetch)
+        scope = scope if scope is not None else global_scope()
+        env = self._run(program, feeds, fetch, scope)
         return [fetched(env, name, return_numpy) for name in fetch]
+
+    def _run(self, program: Program, feeds: dict[str, Any], fetch: Sequence[str], scope: Scope) -> Env:
+        """A run; one whose step is refused for its age gets the present parameters and is run again, now and then."""
+        for left in reversed(range(_ATTEMPTS)):
+            plan = self.plan(program, fetch)
+            try:
+                return plan.run(scope, dict(feeds), fetch)
+            except OutdatedStepError:
+                self._abandon()
+                if not left:
+                    raise
+                self._receive(plan.program, scope)
+            except BaseException:
+                self._abandon()
+                raise
+        raise AssertionError("unreachable")
+
+    def _abandon(self) -> None:
+        if self._ports is not None:
+            self._ports.abandon()
+
+    def _receive(self, program: Program, scope: Scope) -> None:
+        """Run the ops that take parameters from the servers, as a run of the program does at its end."""
+        ops = program.root.ops
+        taken = {name for op in ops if op.type == "recv" for name in op.output_arguments()}
+        head = edit.clone(program)
+        wanted = [op.type == "recv" or (op.type == "concat" and taken.issuperset(op.input_arguments())) for op in ops]
+        edit.set_ops(head, head.root, [op for op, kept in zip(head.root.ops, wanted, strict=True) if kept])
+        Plan(head, self._ports).run(scope, {}, ())
+
+    def resume(self, program: Program) -> int:
+        """How many steps of this trainer count on the servers; the next run of ``program`` is numbered behind them."""
+        if self._ports is None:
+            return 0
+        self._ports.prepare(program)
+        steps = self._ports.resume()
+        with self._lock:
+            self._runs[program.uid] = itertools.count(steps)
+            self._plans.pop(program.uid, None)
+        return steps
 
     def check(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[str]) -> dict[str, Any]:
         """What can be told of a run beforehand: raises what `run` would. Returns the feeds as scopes hold them."""

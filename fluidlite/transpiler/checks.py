@@ -27,7 +27,7 @@ from fluidlite.transpiler.analysis import (
 )
 from fluidlite.transpiler.plan import Cluster, Options, Plan
 from fluidlite.transpiler.schedule import Schedule, staying_ops
-from fluidlite.transpiler.updates import Chain, Updates
+from fluidlite.transpiler.updates import ROW_UPDATES, Chain, Updates
 
 _MAX_PORT = 65535
 _WIRE_DTYPES = ("", "float16", "bfloat16")
@@ -72,8 +72,12 @@ def options(given: Options, of: Cluster) -> Iterator[str]:
     for name in ("rows_wire_dtype", "gradients_wire_dtype"):
         if (dtype := getattr(given, name)) not in _WIRE_DTYPES:
             yield f"{name} must be 'float16', 'bfloat16' or '' (as they are), not {dtype!r}"
-    for mode in given.other_modes:
-        yield f"{mode} is not supported; pservers train in sync or async mode"
+    if given.other_mode:
+        yield f"{given.other_mode} is not supported; this transpiler makes programs for pservers and their trainers"
+    yield from given.contradictions
+    if isinstance(of.trainers, int):
+        yield from given.training.contradictions(of.trainers)
+        yield from given.keeping.contradictions()
 
 
 def ops(program: Program) -> Iterator[str]:
@@ -150,7 +154,7 @@ def _table_users(
     moved = {id(program.root.ops[position]) for position in updates.moved}
     for block, op in named:
         lookup = _is_lookup_of(op, name) and block.idx == 0
-        if id(op) in moved and (lookup or is_optimizer(op)):
+        if id(op) in moved and (lookup or is_optimizer(op) or op.type in (*ROW_UPDATES, "table_rows")):
             continue
         if lookup and not is_helper(op):
             continue
@@ -244,6 +248,22 @@ def initialised(
             yield f"no op of the startup program initialises {name!r}"
 
 
+def training(program: Program, plan: Plan, updates: Updates) -> Iterator[str]:
+    """Every update that servers run can do what the mode asks of it."""
+    tables = {table.name for table in plan.tables}
+    for chain in updates.chains:
+        optimizer = program.root.ops[chain.optimizer]
+        for flag in ("lr_staleness_modulation", "lr_from_trainer"):
+            if getattr(plan.training, flag) and optimizer.input("LearningRate") is None:
+                yield f"{flag} changes learning rates, but {place_of(optimizer)} of {chain.param!r} has none"
+        if plan.training.dc_asgd and (chain.param in tables or is_sparse_var(program, chain.gradient)):
+            what = "a distributed table" if chain.param in tables else "a parameter with a sparse gradient"
+            yield (
+                f"enable_dc_asgd keeps a copy of each parameter for every trainer; {chain.param!r} is {what}, of which a "
+                "trainer sees some rows only: train it with dense gradients, or without delay compensation"
+            )
+
+
 def derived_names(program: Program, plan: Plan) -> Iterator[str]:
     """No name that passes make up is taken by a variable of the program."""
     taken = {name for block in program.blocks for name in block.vars}
@@ -258,6 +278,8 @@ def _derived(program: Program, plan: Plan) -> Iterator[tuple[str, str]]:
         own = (param.name, param.gradient, *param.accumulators, *param.whole_accumulators)
         for part in param.slices if len(param.slices) > 1 else ():
             yield from ((param.on_server(name, part), f"slice {part.index} of {name!r}") for name in own)
+        for name in param.parts if plan.training.dc_asgd else ():
+            yield from _of_delay(name, plan.cluster.trainers)
     merged = [param.gradient for param in plan.dense if param.sparse_gradient]
     for gradient in (table.gradient or "" for table in plan.trained_tables):
         merged.append(gradient)
@@ -268,6 +290,13 @@ def _derived(program: Program, plan: Plan) -> Iterator[tuple[str, str]]:
             name = names.lookup_part(source.name, kind, index)
             yield name, f"the {kind} of lookup {index} of {source.name!r}"
             yield from _shards(name, len(source.endpoints))
+
+
+def _of_delay(param: str, trainers: int) -> Iterator[tuple[str, str]]:
+    for trainer in range(trainers):
+        yield names.backup_of(param, trainer), f"{param!r} as trainer {trainer} last saw it"
+    for part in names.DELAY_PARTS:
+        yield names.delay_part(param, part), f"the delay of {param!r}"
 
 
 def _shards(name: str, count: int) -> Iterator[tuple[str, str]]:

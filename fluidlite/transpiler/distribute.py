@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from fluidlite import framework
 from fluidlite.core import edit
 from fluidlite.errors import TranspileError
+from fluidlite.ops.keeping import Keeping
+from fluidlite.transpiler.modes import asked_for
 from fluidlite.transpiler.passes.lookups import lower_lookups
-from fluidlite.transpiler.pipeline import (
-    PSERVER_PASSES,
-    PSERVER_STARTUP_PASSES,
-    TRAINER_PASSES,
-    TRAINER_STARTUP_PASSES,
-    run_passes,
-)
+from fluidlite.transpiler.pipeline import pserver_passes, run_passes, trainer_passes
 from fluidlite.transpiler.placement import Dispatcher, RoundRobin
 from fluidlite.transpiler.plan import Cluster, Distribution, Options, Plan
 from fluidlite.transpiler.planner import make_plan
@@ -33,10 +29,24 @@ class DistributeTranspilerConfig:
     their updates stay on it, and only tables and row-fetched parameters go to servers. ``rows_wire_dtype`` and
     ``gradients_wire_dtype`` "float16" or "bfloat16": the rows that trainers fetch, and the gradients of rows that they
     send, travel at half their size, rounded to nearest. The relative error is at most 2^-11 and 2^-8; float16 loses what is
-    below 2^-25 and refuses what is above 65504, so it suits rows better than gradients. ``mode``, ``enable_dc_asgd``, ``half_async``,
-    ``completely_not_async`` and ``geo_sgd_mode`` ask for other kinds of training, which ``transpile`` refuses.
-    ``runtime_split_send_recv``, ``print_log`` and ``wait_port`` change nothing: gradients are always cut by ops of the
-    program, and a trainer's first message waits for its servers.
+    below 2^-25 and refuses what is above 65504, so it suits rows better than gradients.
+
+    How pushes count: ``sync_mode`` (the default) by the round, off: on arrival (ElasticDL's ``use_async``).
+    ``half_async``: the trainer merges up to ``max_merge_var_num`` pushes and sends them behind its back.
+    ``geo_sgd_mode``: it trains by itself and sends what has changed every ``geo_sgd_need_push_nums`` steps. ``staleness``,
+    a number from 0 on: a trainer is at most so many steps ahead of the slowest. ``completely_not_async``: sync all the same
+    (Fluid's synchronous communicator). ``enable_dc_asgd``: async, with gradients compensated for their delay. A round is
+    made of ``grads_to_wait`` steps (0: one of every live trainer), each of another trainer unless ``distinct_trainers`` is
+    off; steps more than ``sync_version_tolerance`` versions old are refused (-1: none are); gradients that are rows are
+    averaged or, with ``sparse_grad_reduce`` "sum", added. ``lr_staleness_modulation``: off the round, the rate is divided
+    by how many versions a gradient is behind. ``lr_from_trainer``: the rate that a step carries counts. ``nan_policy``
+    "error", "skip" or "zero": what becomes of gradients that are not finite. ``transpile`` refuses what contradicts itself,
+    and a ``mode`` other than "pserver".
+
+    ``two_phase_commit``: of several servers each accepts a step before it counts on any, so one that is refused by one
+    counts on none; off, it takes a message less. What servers keep on disk: ``checkpoint_dir`` and its kin, ``log_dir`` and its kin, see `ops.keeping.Keeping` and
+    docs/fault_tolerance.md. ``runtime_split_send_recv`` (async only), ``print_log`` and ``wait_port`` change
+    nothing: gradients are always cut by ops of the program, and a trainer's first message waits for its servers.
     """
 
     slice_var_up: bool = True
@@ -53,13 +63,29 @@ class DistributeTranspilerConfig:
     completely_not_async: bool = False
     geo_sgd_mode: bool = False
     geo_sgd_need_push_nums: int = 100
+    max_merge_var_num: int = 20
+    staleness: int | None = None
+    grads_to_wait: int = 0
+    distinct_trainers: bool = True
+    sync_version_tolerance: int = -1
+    sparse_grad_reduce: str = "mean"
+    lr_staleness_modulation: bool = False
+    lr_from_trainer: bool = False
+    nan_policy: str = ""
+    two_phase_commit: bool = True
+    checkpoint_dir: str = ""
+    checkpoint_every: int = 0
+    checkpoint_full_every: int = 8
+    checkpoint_keep_max: int = 3
+    log_dir: str = ""
+    log_fsync: bool = False
+    log_limit: int = 256
     print_log: bool = False
     wait_port: bool = True
 
-    def options(self) -> Options:
-        """What the planner needs of it."""
-        flags = ("enable_dc_asgd", "half_async", "completely_not_async", "geo_sgd_mode")
-        others = [flag for flag in flags if getattr(self, flag)]
+    def options(self, sync_mode: bool = True) -> Options:
+        """What the planner needs of it. ``sync_mode``: the argument of ``transpile``."""
+        asked = asked_for(self, sync_mode)
         return Options(
             slice_var_up=self.slice_var_up,
             min_block_size=self.min_block_size,
@@ -67,7 +93,12 @@ class DistributeTranspilerConfig:
             dense_on_trainer=self.dense_on_trainer,
             rows_wire_dtype=self.rows_wire_dtype,
             gradients_wire_dtype=self.gradients_wire_dtype,
-            other_modes=(*others, *([f"mode={self.mode!r}"] if self.mode != "pserver" else [])),
+            training=asked.settings,
+            two_phase=self.two_phase_commit,
+            keeping=Keeping(**{field.name: getattr(self, field.name) for field in fields(Keeping)}),
+            geo_every=self.geo_sgd_need_push_nums,
+            contradictions=asked.refusals,
+            other_mode="" if self.mode == "pserver" else f"mode={self.mode!r}",
         )
 
 
@@ -103,11 +134,13 @@ class DistributeTranspiler:
         if not isinstance(pservers, str):
             raise TranspileError([f"pservers must be a string, endpoints separated by commas, not {pservers!r}"])
         endpoints = tuple(endpoint.strip() for endpoint in pservers.split(","))
-        cluster = Cluster(endpoints, trainers, trainer_id, sync_mode and self.config.sync_mode)
-        plan = make_plan(main.desc, startup.desc, cluster, self.config.options())
+        options = self.config.options(sync_mode)
+        cluster = Cluster(endpoints, trainers, trainer_id, options.training.rounds)
+        plan = make_plan(main.desc, startup.desc, cluster, options)
         distribution = Distribution(plan, edit.clone(main.desc), edit.clone(startup.desc))
-        trainer_main = run_passes(distribution.main, plan, TRAINER_PASSES)
-        trainer_startup = run_passes(distribution.startup, plan, TRAINER_STARTUP_PASSES)
+        passes = trainer_passes(plan)
+        trainer_main = run_passes(distribution.main, plan, passes.main)
+        trainer_startup = run_passes(distribution.startup, plan, passes.startup)
         edit.install(main.desc, trainer_main)
         edit.install(startup.desc, trainer_startup)
         main.distribution = self._distribution = distribution
@@ -127,7 +160,7 @@ class DistributeTranspiler:
     def get_pserver_program(self, endpoint: str) -> framework.Program:
         """The main program of one server. Its ``distribution`` says what of the model the server holds."""
         plan = self._plan_at(endpoint)
-        program = framework.Program(run_passes(self._done.main, plan, PSERVER_PASSES))
+        program = framework.Program(run_passes(self._done.main, plan, pserver_passes(plan).main))
         program.distribution = replace(self._done, plan=plan)
         return program
 
@@ -142,8 +175,8 @@ class DistributeTranspiler:
         startup_program: framework.Program | None = None,
     ) -> framework.Program:
         """The startup program of one server. The programs are arguments in Fluid; here both are known already."""
-        passes = PSERVER_STARTUP_PASSES
-        return framework.Program(run_passes(self._done.startup, self._plan_at(endpoint), passes))
+        plan = self._plan_at(endpoint)
+        return framework.Program(run_passes(self._done.startup, plan, pserver_passes(plan).startup))
 
     def _plan_at(self, endpoint: str) -> Plan:
         plan = self._done.plan

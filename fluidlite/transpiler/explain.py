@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from fluidlite.core import text
 from fluidlite.core.ir import Program
 from fluidlite.errors import ProgramError
-from fluidlite.transpiler.pipeline import (
-    PSERVER_PASSES,
-    PSERVER_STARTUP_PASSES,
-    TRAINER_PASSES,
-    TRAINER_STARTUP_PASSES,
-    Pass,
-    stages,
-)
-from fluidlite.transpiler.plan import Plan
+from fluidlite.transpiler.pipeline import Passes, pserver_passes, stages, trainer_passes
+from fluidlite.transpiler.plan import Cluster, Plan
 
-#: role -> (passes of the main program, passes of the startup program)
-ROLES: Final[dict[str, tuple[tuple[Pass, ...], tuple[Pass, ...]]]] = {
-    "trainer": (TRAINER_PASSES, TRAINER_STARTUP_PASSES),
-    "pserver": (PSERVER_PASSES, PSERVER_STARTUP_PASSES),
-}
+#: role -> what makes its programs
+ROLES: Final[dict[str, Callable[[Plan], Passes]]] = {"trainer": trainer_passes, "pserver": pserver_passes}
+#: the plan of any job that is not trained in geo mode
+_USUAL: Final = Plan(Cluster((), 1))
 
 
-def pass_names(role: str) -> tuple[str, ...]:
+def pass_names(role: str, plan: Plan = _USUAL) -> tuple[str, ...]:
     """The passes of a role in the order in which they run: main program, then startup program."""
-    main, startup = _passes(role)
+    main, startup = _passes(role, plan)
     return tuple(dict.fromkeys(step.__name__ for step in (*main, *startup)))
 
 
-def last_pass(role: str) -> str:
+def last_pass(role: str, plan: Plan = _USUAL) -> str:
     """The last pass of a role's main program: what it leaves is the result."""
-    return _passes(role)[0][-1].__name__
+    return _passes(role, plan).main[-1].__name__
 
 
 def after(program: Program, startup: Program, plan: Plan, role: str, pass_name: str) -> str:
@@ -45,12 +38,12 @@ def after(program: Program, startup: Program, plan: Plan, role: str, pass_name: 
         plan = plan.at(plan.cluster.endpoints[0])
     found = [
         text.show(result, brief=True)
-        for source, passes in zip((program, startup), _passes(role), strict=True)
+        for source, passes in zip((program, startup), _passes(role, plan), strict=True)
         for step, result in stages(source, plan, passes)
         if step.__name__ == pass_name
     ]
     if not found:
-        raise ProgramError(f"{pass_name!r} is no pass of the {role}; it has {', '.join(pass_names(role))}")
+        raise ProgramError(f"{pass_name!r} is no pass of the {role}; it has {', '.join(pass_names(role, plan))}")
     return "\n".join(found)
 
 
@@ -59,7 +52,7 @@ def why(plan: Plan, pass_name: str | None = None) -> list[str]:
     return [str(note) for note in plan.notes if pass_name in (None, note.pass_name)]
 
 
-def _passes(role: str) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
+def _passes(role: str, plan: Plan) -> Passes:
     if role not in ROLES:
         raise ProgramError(f"{role!r} is no role; roles are {', '.join(ROLES)}")
-    return ROLES[role]
+    return ROLES[role](plan)

@@ -1,4 +1,4 @@
-"""Runs passes. The order of the passes of each role is the tuple below, and nothing else decides it.
+"""Runs passes. The order of the passes of each role is one of the tuples below, and nothing else decides it.
 
 A pass edits the copy of a program that it is handed; whoever calls `apply`, `stages` or `run_passes` keeps the program as
 it was.
@@ -7,15 +7,18 @@ it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from fluidlite.core import edit, text
 from fluidlite.core.ir import Program
 from fluidlite.core.verify import verify
 from fluidlite.errors import FluidliteError, PassError
 from fluidlite.ops import registry
+from fluidlite.transpiler.passes.delay import back_up_parameters, compensate_delay
+from fluidlite.transpiler.passes.deltas import add_deltas
 from fluidlite.transpiler.passes.gradients import keep_on_trainer, send_gradients, send_table_gradients
 from fluidlite.transpiler.passes.initial import grow_tables, keep_own_inits, slice_inits
+from fluidlite.transpiler.passes.local import begin_exchanges, exchange, fetch_new_rows, keep_rows
 from fluidlite.transpiler.passes.lookups import lower_lookups
 from fluidlite.transpiler.passes.parameters import (
     commit_step,
@@ -45,10 +48,36 @@ PSERVER_PASSES: Final[tuple[Pass, ...]] = (
     move_updates,
     drop_trainer_ops,
     merge_contributions,
+    compensate_delay,
     serve_rows,
     listen,
 )
-PSERVER_STARTUP_PASSES: Final[tuple[Pass, ...]] = (keep_own_inits, grow_tables, slice_inits)
+PSERVER_STARTUP_PASSES: Final[tuple[Pass, ...]] = (keep_own_inits, grow_tables, slice_inits, back_up_parameters)
+GEO_TRAINER_PASSES: Final[tuple[Pass, ...]] = (fetch_new_rows, exchange)
+GEO_TRAINER_STARTUP_PASSES: Final[tuple[Pass, ...]] = (keep_rows, receive_parameters, begin_exchanges)
+GEO_PSERVER_PASSES: Final[tuple[Pass, ...]] = (add_deltas, drop_trainer_ops, serve_rows, listen)
+GEO_PSERVER_STARTUP_PASSES: Final[tuple[Pass, ...]] = (keep_own_inits, grow_tables, slice_inits)
+
+
+class Passes(NamedTuple):
+    """The passes of a role: of its main program, of its startup program."""
+
+    main: tuple[Pass, ...]
+    startup: tuple[Pass, ...]
+
+
+def trainer_passes(plan: Plan) -> Passes:
+    """What makes a trainer's programs."""
+    if plan.geo is not None:
+        return Passes(GEO_TRAINER_PASSES, GEO_TRAINER_STARTUP_PASSES)
+    return Passes(TRAINER_PASSES, TRAINER_STARTUP_PASSES)
+
+
+def pserver_passes(plan: Plan) -> Passes:
+    """What makes the programs of the server ``plan.endpoint``."""
+    if plan.geo is not None:
+        return Passes(GEO_PSERVER_PASSES, GEO_PSERVER_STARTUP_PASSES)
+    return Passes(PSERVER_PASSES, PSERVER_STARTUP_PASSES)
 
 
 _FAILURES: Final = (FluidliteError, LookupError, TypeError, ValueError)

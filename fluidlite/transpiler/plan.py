@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from fluidlite.core import names
 from fluidlite.core.ir import Program
+from fluidlite.ops.keeping import Keeping
+from fluidlite.ops.modes import Settings
 from fluidlite.transpiler.placement import Dispatcher, RoundRobin
 
 
@@ -26,11 +28,6 @@ class Cluster:
     sync: bool = True
 
     @property
-    def averages(self) -> bool:
-        """Whether a step of the servers takes the mean of several gradients."""
-        return self.sync and self.trainers > 1
-
-    @property
     def trainer_attrs(self) -> dict[str, int]:
         """Who asks, on every op that commits or receives."""
         return {"trainer_id": self.trainer_id, "trainers": self.trainers}
@@ -41,7 +38,9 @@ class Options:
     """How dense parameters are cut and spread: Fluid's ``slice_var_up``, ``min_block_size`` and ``split_method``.
 
     ``dense_on_trainer``: they are not; the only trainer keeps them. ``rows_wire_dtype``, ``gradients_wire_dtype``: in
-    which rows, and gradients of rows, travel ("": as they are). ``other_modes``: what else was asked for and is refused.
+    which rows, and gradients of rows, travel ("": as they are). ``keeping``: what servers keep on disk. ``two_phase``: a step
+    counts on several servers once all have accepted it. ``training``: how pushes count; an asynchronous cluster
+    makes sync async. ``geo_every``: steps from one exchange to the next in geo mode. ``contradictions`` and ``other_mode``: what else was asked for and is refused.
     """
 
     slice_var_up: bool = True
@@ -50,7 +49,12 @@ class Options:
     dense_on_trainer: bool = False
     rows_wire_dtype: str = ""
     gradients_wire_dtype: str = ""
-    other_modes: tuple[str, ...] = ()
+    training: Settings = field(default_factory=Settings)
+    keeping: Keeping = field(default_factory=Keeping)
+    two_phase: bool = True
+    geo_every: int = 100
+    contradictions: tuple[str, ...] = ()
+    other_mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,14 @@ class Note(NamedTuple):
         return f"{self.pass_name}: {self.subject}: {self.reason}"
 
 
+class Geo(NamedTuple):
+    """Trainers train by themselves. ``every``: steps from one exchange to the next; ``columns``: the row-wise accumulators
+    of each table."""
+
+    every: int
+    columns: tuple[tuple[str, tuple[str, ...]], ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that the passes need to know.
@@ -181,7 +193,9 @@ class Plan:
     ``dense`` and ``tables`` are the parameters that servers hold, ``on_trainer`` names those that the only trainer
     updates itself. ``shared``: variables that every server holds (learning rates, schedule counters). ``server_only``:
     variables that the trainer no longer needs. ``endpoint`` is the server that pserver passes make the program of, see
-    `at`. ``rows_wire_dtype``, ``gradients_wire_dtype``: see `Options`.
+    `at`. ``rows_wire_dtype``, ``gradients_wire_dtype``, ``training``, ``keeping``,
+    ``two_phase``: see `Options`.
+    ``geo``: how trainers exchange, in geo mode.
     """
 
     cluster: Cluster
@@ -194,6 +208,15 @@ class Plan:
     endpoint: str | None = None
     rows_wire_dtype: str = ""
     gradients_wire_dtype: str = ""
+    training: Settings = field(default_factory=Settings)
+    keeping: Keeping = field(default_factory=Keeping)
+    two_phase: bool = True
+    geo: Geo | None = None
+
+    @property
+    def averages(self) -> bool:
+        """Whether a step of the servers takes the mean, or the sum, of several gradients."""
+        return self.training.rounds and (self.cluster.trainers > 1 or not self.training.distinct_trainers)
 
     def at(self, endpoint: str) -> Plan:
         """The same plan, seen by one server."""
@@ -207,7 +230,7 @@ class Plan:
     @property
     def received(self) -> tuple[DenseParam, ...]:
         """Parameters of which trainers hold a copy."""
-        return tuple(param for param in self.dense if not param.fetched_by_row)
+        return tuple(param for param in self.dense if self.geo is not None or not param.fetched_by_row)
 
     @property
     def row_sources(self) -> tuple[RowSource, ...]:

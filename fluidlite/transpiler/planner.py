@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fluidlite.core import names
@@ -11,7 +11,8 @@ from fluidlite.core.ir import Program
 from fluidlite.dtypes import numpy_dtype
 from fluidlite.errors import TranspileError
 from fluidlite.ops import registry
-from fluidlite.transpiler import checks
+from fluidlite.ops.modes import Mode
+from fluidlite.transpiler import checks, geo
 from fluidlite.transpiler.analysis import (
     LOOKUP_GRADS,
     LOOKUPS,
@@ -38,26 +39,34 @@ def make_plan(main: Program, startup: Program, cluster: Cluster, options: Option
     TranspileError with every reason at once.
     """
     options = options or Options()
+    if not cluster.sync and options.training.rounds:
+        options = replace(options, training=replace(options.training, mode=Mode.ASYNC))
     _raise_all([*checks.cluster(cluster), *checks.options(options, cluster), *checks.ops(main)])
     _raise_all([*checks.invariants(main, "main"), *checks.invariants(startup, "startup")])
     tables = find_tables(main)
     updates = split_updates(main, tables)
     copied = _copied(main, updates, tables)
+    is_geo = options.training.mode is Mode.GEO
+    if is_geo:
+        by_row = {chain.param for chain in updates.chains} - {*copied, *tables}
+        copied |= geo.why_whole(main, by_row)
     if options.dense_on_trainer:
         updates = keep_updates(main, updates, copied)
     schedule, refusals = find_schedule(main, updates.chains)
     _raise_all(
         [
             *updates.refusals,
-            *refusals,
+            *([] if is_geo else [*refusals, *checks.trainer(main, updates)]),
             *checks.optimizers(main, updates),
             *checks.tables(main, startup, updates, tables),
-            *checks.trainer(main, updates),
             *checks.initialised(main, startup, updates, schedule, tables),
         ]
     )
     plan = _plan(main, cluster, options, updates, schedule, tables, copied)
-    _raise_all(checks.derived_names(main, plan))
+    if is_geo:
+        plan = geo.as_geo(plan, options.geo_every)
+        _raise_all(geo.refusals(main, startup, options, plan))
+    _raise_all([*checks.derived_names(main, plan), *checks.training(main, plan, updates)])
     return plan
 
 
@@ -92,6 +101,9 @@ def _plan(
         server_only=_server_only(main, updates),
         rows_wire_dtype=options.rows_wire_dtype,
         gradients_wire_dtype=options.gradients_wire_dtype,
+        training=options.training,
+        keeping=options.keeping,
+        two_phase=options.two_phase,
         notes=(
             *_update_notes(main, updates),
             *_param_notes(main, updates, copied, on_trainer),

@@ -10,7 +10,7 @@ from fluidlite.core.ir import Operator, Program
 from fluidlite.errors import ProgramError
 from fluidlite.ops import registry
 from fluidlite.transpiler.analysis import LOOKUP_GRADS, LOOKUPS, is_optimizer, lookups_of
-from fluidlite.transpiler.pipeline import PSERVER_PASSES, TRAINER_PASSES, run_passes
+from fluidlite.transpiler.pipeline import pserver_passes, run_passes, trainer_passes
 from fluidlite.transpiler.plan import Plan, RowSource
 
 TRAINER: Final = "trainer"
@@ -40,7 +40,7 @@ def source_of(plan: Plan, name: str) -> RowSource:
 def pull(program: Program, plan: Plan, source: RowSource, server: int) -> Iterator[Hop]:
     """From the ids of each lookup to its output. ``program``: the untouched main program; ``server``: position among the
     source's endpoints of the one that holds the row."""
-    ops = run_passes(program, plan, TRAINER_PASSES).root.ops
+    ops = run_passes(program, plan, trainer_passes(plan).main).root.ops
     there = source.names[server]
     answer = _server_ops(program, plan.at(source.endpoints[server]), lambda op: op.input("W") == there)
     for index in range(len(lookups_of(program, source.name))):
@@ -54,7 +54,7 @@ def pull(program: Program, plan: Plan, source: RowSource, server: int) -> Iterat
 
 def push(program: Program, plan: Plan, source: RowSource, server: int) -> Iterator[Hop]:
     """From the gradients of the lookups to the update; nothing when nothing trains the parameter."""
-    ops = run_passes(program, plan, TRAINER_PASSES).root.ops
+    ops = run_passes(program, plan, trainer_passes(plan).main).root.ops
     count = len(lookups_of(program, source.name))
     fetched = {names.lookup_part(source.name, "rows", index) for index in range(count)}
     grads = [op for op in ops if op.type in LOOKUP_GRADS and op.input("W") in fetched]
@@ -81,7 +81,7 @@ def _hops(where: str, ops: Sequence[Operator]) -> Iterator[Hop]:
 
 def _server_ops(program: Program, plan: Plan, wanted: Callable[[Operator], bool]) -> list[Operator]:
     """The ops of the blocks of a server's program that hold a wanted op."""
-    blocks = run_passes(program, plan, PSERVER_PASSES).blocks[1:]
+    blocks = run_passes(program, plan, pserver_passes(plan).main).blocks[1:]
     return [op for block in blocks if any(map(wanted, block.ops)) for op in block.ops]
 
 

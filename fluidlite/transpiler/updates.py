@@ -52,11 +52,14 @@ ELEMENTWISE: Final = frozenset(
         "sum",
     }
 )
+#: change rows of a parameter beside its optimizer op
+ROW_UPDATES: Final = frozenset({"constrain_rows", "decay_rows", "lazy_ftrl", "lazy_momentum"})
 #: computed row by row: right on the part of a sparse gradient that one server gets
 ROW_BY_ROW: Final = ELEMENTWISE | {
     "extract_rows",
     "lookup_sparse_table",
     "merge_selected_rows",
+    "table_rows",
     *LOOKUPS,
     *LOOKUP_GRADS,
 }
@@ -276,7 +279,7 @@ def sliceable(program: Program, ops: Iterable[Operator], param: str, *, sparse: 
     have the parameter's shape or one element.
     """
     shape = program.root.vars[param].shape
-    allowed = ROW_BY_ROW if sparse else ELEMENTWISE
+    allowed = ROW_UPDATES | (ROW_BY_ROW if sparse else ELEMENTWISE)
     for op in ops:
         if op.type not in allowed:
             return op

@@ -1,12 +1,22 @@
-"""How the C library keeps freed memory. The arrays of one step are those of the next in size; handing them back to the
-system in between costs a page fault per 4 KB, more than the copies themselves."""
+"""Memory: how the C library keeps what is freed, and how much an array may take.
+
+The arrays of one step are those of the next in size; handing them back to the system in between costs a page fault per
+4 KB, more than the copies themselves.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
+import sys
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
+
+from fluidlite.errors import ShapeError
 
 _MB: Final = 1 << 20
 #: glibc's option numbers (malloc.h), the variable by which a user sets each, and our value
@@ -35,6 +45,26 @@ def share_one_arena() -> bool:
     every thread has served every message (4 MB in 10 minutes, measured). Threads started before keep what they have.
     """
     return _set(_ARENA)
+
+
+@functools.cache
+def budget() -> int:
+    """Bytes that one array may take: the memory of this machine, where it can be told."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
+
+
+def affordable(shape: Sequence[int], dtype: object) -> tuple[int, ...]:
+    """The shape of an array that only a program asks for; ShapeError, before memory is taken, where it has sizes below 0
+    or needs more than the `budget`."""
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"a shape without open dimensions is needed, not {list(shape)}")
+    size = math.prod(shape) * np.dtype(dtype).itemsize  # type: ignore[call-overload]
+    if size > budget():
+        raise ShapeError(f"an array of shape {list(shape)} takes {size} bytes; this machine has {budget()}")
+    return tuple(shape)
 
 
 def _set(options: tuple[tuple[int, str, int], ...]) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,12 +13,18 @@ from fluidlite.errors import TableError
 from fluidlite.kernels import ABSENT, put_parts, take_parts
 from fluidlite.values.found_lists import FoundLists
 from fluidlite.values.initial import RowInit, RowStream, first_values
+from fluidlite.values.lazy_rows import LazyRows
+from fluidlite.values.row_decay import Decay
 from fluidlite.values.row_index import RowIndex
+from fluidlite.values.row_snapshot import ColumnPlace, RowSnapshot, RowWatch, TableFacts
 from fluidlite.values.row_store import RowStore
 from fluidlite.values.row_update import RowStep, RowUpdate, Span
-from fluidlite.values.selected_rows import SelectedRows, merge_rows
+from fluidlite.values.selected_rows import SelectedRows, merge_rows, unique_ids
 
 __all__ = ["RowStep", "SparseTable", "TableColumn"]
+
+#: of a row: far above any real one, low enough that one row cannot exhaust a machine
+_MOST_WIDTH: Final = 1 << 20
 
 
 class SparseTable:
@@ -50,6 +56,10 @@ class SparseTable:
         self._columns: list[TableColumn] = []
         self._store = RowStore(width, self.dtype)
         self._updater: RowUpdate | None = None
+        self._watch = RowWatch(self._lock)
+        #: where rows are regularised lazily: the bookkeeping, and its place in the records
+        self._lazy: LazyRows | None = None
+        self._marks: TableColumn | None = None
         init.rows(np.empty(0, np.int64), self._stream)
 
     def __len__(self) -> int:
@@ -68,7 +78,7 @@ class SparseTable:
     @property
     def columns(self) -> tuple[TableColumn, ...]:
         """The accumulators, in the order in which they were attached."""
-        return tuple(self._columns)
+        return tuple(column for column in self._columns if column is not self._marks)
 
     @property
     def nbytes(self) -> int:
@@ -86,9 +96,9 @@ class SparseTable:
         with self._lock:
             positions = self.positions(wanted, create=not read_only)
             if not read_only or (known := positions != ABSENT).all():
-                return take_parts(self._records, positions, 0, self.width)
+                return self._part(positions, None)
             out = np.zeros((len(wanted), self.width), self.dtype)
-            out[known] = take_parts(self._records, positions[known], 0, self.width)
+            out[known] = self._part(positions[known], None)
             return out
 
     def positions(self, ids: Array, create: bool) -> Array:
@@ -103,15 +113,16 @@ class SparseTable:
     def read(self, positions: Array, column: TableColumn | None = None) -> Array:
         """Copies of the values, or of one accumulator, of the rows at ``positions`` (n,): (n, width)."""
         with self._lock:
-            start, width = self._span(column)
-            return take_parts(self._records, self._checked_positions(positions), start, width)
+            return self._part(self._checked_positions(positions), column)
 
     def write(self, positions: Array, values: Array, column: TableColumn | None = None) -> None:
         """Overwrite the values, or one accumulator, of the rows at ``positions`` (n,) with ``values`` (n, width)."""
         with self._lock:
             start, width = self._span(column)
             self._check_values(values, len(positions), width, column.name if column else self.name)
-            put_parts(self._records, self._checked_positions(positions), start, values)
+            self._settle(self._checked_positions(positions))
+            self._watch.before_write(self._records, positions, repeated=True)
+            put_parts(self._records, positions, start, values)
 
     def update(self, gradient: SelectedRows, columns: Sequence[TableColumn], step: RowStep) -> None:
         """One optimizer step on the rows of ``gradient``: read, ``step``, write, in one critical section.
@@ -127,8 +138,34 @@ class SparseTable:
                 self.attach(column)
             if len(gradient.rows):
                 positions = self._find_or_make(gradient.rows)
+                self._settle(positions)
                 updater = self._updater_of([self._span(None), *(self._span(column) for column in columns)])
+                self._watch.before_write(self._records, positions)
                 updater.run(self._records, positions, gradient.value, step)
+
+    def tick(self, decay: Decay, columns: Sequence[TableColumn], rate: float, done: Array | None = None) -> None:
+        """One step of lazy regularisation: every row takes the step of ``decay`` at a learning rate, when it is next used.
+
+        ``columns`` are the accumulators that the rule moves. ``done``: ids of rows whose share of the step the optimizer
+        has taken. Another rule than before takes over from here. Raises TableError for a rate below 0, NaN or infinite.
+        """
+        if not 0.0 <= rate < float("inf"):
+            raise TableError(
+                f"table {self.name!r} cannot decay at the learning rate {rate}: it must be finite, 0 or more"
+            )
+        with self._lock:
+            for column in columns:
+                self.attach(column)
+            if self._lazy is None or self._lazy.decay != decay:
+                self._lazy = self._begin_lazy(decay, columns)
+            self._lazy.tick(self._records, len(self._index), rate, self._known(done) if done is not None else None)
+
+    def settle(self) -> None:
+        """Bring every row up to date where rows are regularised lazily, and begin the bookkeeping anew: nothing but the
+        rows and their accumulators has then to be kept."""
+        with self._lock:
+            if self._lazy is not None:
+                self._lazy.settle_all(self._records, len(self._index))
 
     def attach(self, column: TableColumn) -> None:
         """Give every record room for an accumulator; rows that exist get its fill. Attaching again does nothing.
@@ -156,6 +193,7 @@ class SparseTable:
     def export_column(self, column: TableColumn | None) -> SelectedRows:
         """Every id with its value, or with one accumulator."""
         with self._lock:
+            self.settle()
             start, width = self._span(column)
             values = self._records[: len(self._index), start : start + width].copy()
             return SelectedRows(self._index.ids.copy(), values, self.height)
@@ -165,7 +203,8 @@ class SparseTable:
         dense parameter would. Positions found before are no longer valid."""
         with self._lock:
             self._check_values(rows.value, len(rows.rows), self.width, self.name)
-            before = [(column, column.export()) for column in self._columns]
+            before = [(column, column.export()) for column in self.columns]
+            self._watch.forget_changes()
             self._index = RowIndex()
             self._found.forget()
             self._store = RowStore(self._record_width, self.dtype)
@@ -185,6 +224,26 @@ class SparseTable:
             self._check_values(rows.value, len(rows.rows), width, column.name if column else self.name)
             self.write(self.positions(rows.rows, create=True), rows.value, column)
 
+    def load_records(self, ids: Array, parts: Mapping[TableColumn | None, Array]) -> None:
+        """Overwrite rows ``ids`` (n,), distinct, made when missing, with their values (None) and accumulators, (n, width)
+        each, in one critical section. Other accumulators stay."""
+        with self._lock:
+            for column, values in parts.items():
+                self._check_values(values, len(ids), self._span(column)[1], column.name if column else self.name)
+            positions, new = self._index.find_or_number(ids)
+            if len(new):
+                self._make(new, np.zeros((1, self.width), self.dtype))
+            for column, values in parts.items():
+                self.write(positions, values, column)
+
+    def snapshot(self, since: str | None = None, name: str | None = None) -> RowSnapshot:
+        """The rows as they are now, to be read while updates go on. See `row_snapshot.RowWatch.cut`."""
+        with self._lock:
+            self.settle()
+            places = tuple(ColumnPlace(c.name, c.start, c.width, c.fill) for c in self.columns)
+            facts = TableFacts(self.name, self.width, self.dtype, self.height, self.seed, self.init, places)
+            return self._watch.cut(facts, self._index.ids, self._records, since, name)
+
     @property
     def _records(self) -> Array:
         return self._store.array
@@ -193,6 +252,33 @@ class SparseTable:
     def _record_width(self) -> int:
         width: int = self._store.array.shape[1]
         return width
+
+    def _part(self, positions: Array, column: TableColumn | None) -> Array:
+        """Copies of the values, or of one accumulator, of the rows at ``positions``, up to date."""
+        span = self._span(column)
+        if self._lazy is not None:
+            return self._lazy.read(self._records, positions, span)
+        return take_parts(self._records, positions, *span)
+
+    def _settle(self, positions: Array) -> None:
+        """Bring the rows at ``positions`` up to date."""
+        if self._lazy is not None:
+            self._lazy.settle(self._records, positions)
+
+    def _begin_lazy(self, decay: Decay, columns: Sequence[TableColumn]) -> LazyRows:
+        """Bookkeeping for a rule, all rows up to date."""
+        self.settle()
+        width = decay.numbers * np.dtype(np.float64).itemsize // self.dtype.itemsize
+        self._marks = TableColumn(f"{self.name}@MARKS{width}", width, 0.0, self.dtype)
+        self.attach(self._marks)
+        spans = [self._span(column) for column in columns]
+        return LazyRows(decay, self._span(self._marks), self._span(None), spans, self._watch.before_write)
+
+    def _known(self, ids: Array) -> Array:
+        """Positions, each once, of the rows of ``ids`` that there are."""
+        positions = self._index.find(unique_ids(self._as_ids(ids))[0])
+        known: Array = positions[positions != ABSENT]
+        return known
 
     def _find_or_make(self, ids: Array) -> Array:
         """Position of each row; missing ones are made in the order in which their ids come first."""
@@ -205,21 +291,25 @@ class SparseTable:
         self._found.put(ids, positions)
         return positions
 
-    def _make(self, ids: Array) -> None:
-        """Rows for absent, distinct ids."""
+    def _make(self, ids: Array, values: Array | None = None) -> None:
+        """Rows for absent, distinct ids, with ``values`` in the place of first ones where they are given."""
         start, end = len(self._index), len(self._index) + len(ids)
-        values = first_values(self.init, self._stream, ids, self.dtype)
+        if values is None:
+            values = first_values(self.init, self._stream, ids, self.dtype)
         waits = self._store.reserve(end, used=start)
         self._records[start:end, : self.width] = values
         for column in self._columns:
             at, width = self._span(column)
             self._records[start:end, at : at + width] = column.fill
+        if self._lazy is not None:
+            self._lazy.mark(self._records, slice(start, end))
         self._index.add(ids, in_haste=waits)
 
     def _widen(self, record_width: int) -> None:
         """Lay the records out anew; the columns known so far keep their place in the record."""
         used, old = len(self._index), self._records
         self._updater = None
+        self._watch.forget_changes()
         self._store = RowStore(record_width, self.dtype)
         self._store.reserve(used, used=0)
         self._records[:used, : old.shape[1]] = old[:used]
@@ -245,6 +335,7 @@ class SparseTable:
             column.start = old.start
             old.bind(None)
             self._columns[self._columns.index(old)] = column
+        self._watch.before_write(self._records, slice(len(self._index)))
         self._records[: len(self._index), column.start : column.start + column.width] = column.fill
 
     def _span(self, column: TableColumn | None) -> Span:
@@ -328,8 +419,8 @@ class TableColumn:
 
 
 def _checked_width(name: str, width: int) -> int:
-    if width < 1:
-        raise TableError(f"{name!r} has width {width}; a table needs at least one column")
+    if not 0 < width <= _MOST_WIDTH:
+        raise TableError(f"{name!r} has width {width}; a table has 1 to {_MOST_WIDTH} columns")
     return width
 
 

@@ -37,11 +37,14 @@ def keep_own_inits(program: Program, plan: Plan) -> None:
 
 
 def grow_tables(program: Program, plan: Plan) -> None:
-    """Tables start empty, whatever the declared height; a row and its accumulators get their first values when an id is
-    first asked for."""
+    """Tables start empty, whatever the declared height, or with this server's rows of a file; other rows, and accumulators,
+    get their first values when an id is first asked for."""
     for table in plan.tables:
         for op in _writers(program, table.name):
             edit.set_attr(program, op, "auto_grown_table", Attr(AttrType.BOOLEAN, value=True))
+            if "shards" in registry.get(op.type).attrs:
+                edit.set_attr(program, op, "shard", Attr(AttrType.INT, plan.pserver_id))
+                edit.set_attr(program, op, "shards", Attr(AttrType.INT, len(table.shards)))
         for accumulator in table.accumulators:
             for op in _writers(program, accumulator):
                 edit.set_attr(program, op, "table_name", Attr(AttrType.STRING, table.name))

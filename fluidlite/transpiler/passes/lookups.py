@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fluidlite.core import edit, names
 from fluidlite.core.ir import Operator, Program
 from fluidlite.dtypes import VarKind, dtype_number
@@ -33,16 +35,7 @@ def _fetch(program: Program, plan: Plan, source: RowSource, index: int, lookup: 
     _declare_rows(program, rows, source)
     padding = {"padding_idx": lookup.attr("padding_idx", -1)}
     sections = {"height_sections": source.sections}
-    fetch = {
-        "trainer_id": plan.cluster.trainer_id,
-        "epmap": source.endpoints,
-        "table_names": source.names,
-        "width": source.width,
-        "height": source.height,
-        "dtype": dtype_number(source.dtype),
-        "wire_dtype": plan.rows_wire_dtype or None,
-        **sections,
-    }
+    fetch = prefetch_attrs(plan, source)
     role = lookup.role
     new = [
         make_op(
@@ -59,6 +52,20 @@ def _fetch(program: Program, plan: Plan, source: RowSource, index: int, lookup: 
     ]
     edit.replace_op(program, program.root, lookup, [*new, lookup])
     return rows
+
+
+def prefetch_attrs(plan: Plan, source: RowSource) -> dict[str, Any]:
+    """The attributes of a `prefetch` of rows of a source, shard by shard."""
+    return {
+        "trainer_id": plan.cluster.trainer_id,
+        "epmap": source.endpoints,
+        "table_names": source.names,
+        "width": source.width,
+        "height": source.height,
+        "dtype": dtype_number(source.dtype),
+        "wire_dtype": plan.rows_wire_dtype or None,
+        "height_sections": source.sections,
+    }
 
 
 def _declare_ids(program: Program, name: str) -> str:

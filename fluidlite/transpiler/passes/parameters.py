@@ -5,6 +5,7 @@ from __future__ import annotations
 from fluidlite.core import edit
 from fluidlite.core.ir import Operator, OpRole, Parameter, Program
 from fluidlite.ops import registry
+from fluidlite.ops.modes import Mode
 from fluidlite.transpiler.analysis import arguments_of, blocks_run_by, is_helper, is_optimizer
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.plan import Plan
@@ -17,6 +18,10 @@ def commit_step(program: Program, plan: Plan) -> None:
     ops = program.root.ops
     position = max(p for p, op in enumerate(ops) if is_optimizer(op) or is_helper(op) or op.type == "send") + 1
     attrs = {"endpoints": plan.cluster.endpoints, **plan.cluster.trainer_attrs}
+    if not plan.two_phase:
+        attrs["two_phase"] = False
+    if plan.training.mode is Mode.HALF_ASYNC:
+        attrs |= {"half_async": True, "max_merge_var_num": plan.training.max_merge_var_num}
     barrier = make_op("commit_step", "send_barrier", {}, {}, OpRole.RPC, attrs)
     for offset, op in enumerate([barrier, *_receive(program, plan, "commit_step")]):
         edit.insert_op(program, program.root, position + offset, op)
@@ -53,12 +58,15 @@ def fake_rows(program: Program, plan: Plan) -> None:
 
 
 def receive_parameters(program: Program, plan: Plan) -> None:
-    """Startup: dense parameters come from the servers, what only servers need is not initialised."""
+    """Startup: dense parameters come from the servers, what only servers need is not initialised. All servers are named,
+    so that a trainer that comes back meets all before it takes values from one."""
     replaced = {param.name for param in plan.received} | set(plan.server_only)
     _drop_writers(program, replaced)
     kept = [p for p, op in enumerate(program.root.ops) if replaced.intersection(op.output_arguments())]
     position = max(kept, default=-1) + 1
-    for offset, op in enumerate(_receive(program, plan, "receive_parameters")):
+    attrs = {"endpoints": plan.cluster.endpoints, "trainer_id": plan.cluster.trainer_id}
+    met = make_op("receive_parameters", "fetch_barrier", {}, {}, OpRole.RPC, attrs)
+    for offset, op in enumerate([*_receive(program, plan, "receive_parameters"), met]):
         edit.insert_op(program, program.root, position + offset, op)
 
 

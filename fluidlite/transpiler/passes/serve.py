@@ -7,7 +7,7 @@ from fluidlite.core.ir import Block, OpRole, Program
 from fluidlite.transpiler.analysis import LOOKUPS, is_schedule
 from fluidlite.transpiler.build import declare, make_op
 from fluidlite.transpiler.passes.server import units, update_blocks
-from fluidlite.transpiler.plan import Plan
+from fluidlite.transpiler.plan import Plan, Storage
 
 _LOOKUP = "lookup_sparse_table"
 
@@ -37,8 +37,10 @@ def listen(program: Program, plan: Plan) -> None:
     attrs = {
         "endpoint": plan.endpoint,
         "pserver_id": plan.pserver_id,
+        "pservers": len(plan.cluster.endpoints),
         "Fanin": plan.cluster.trainers,
-        "distributed_mode": 0 if plan.cluster.sync else 1,
+        **plan.training.attributes(),
+        **plan.keeping.attributes(),
         "optimize_blocks": [block.idx for _, block in moved],
         "grad_to_block_id": [f"{unit.names[unit.gradient]}:{block.idx}" for unit, block in moved],
         "sparse_grad_to_param": [
@@ -47,15 +49,27 @@ def listen(program: Program, plan: Plan) -> None:
         "prefetch_var_name_to_block_id": [
             f"{block.ops[0].input('W')}:{block.idx}" for block in program.blocks if _answers_lookups(block)
         ],
+        **_slices(plan),
         "lr_decay_block_id": next((block.idx for block in program.blocks if _is_schedule_block(block)), -1),
     }
     op = make_op("listen", "listen_and_serv", {"X": received} if received else {}, {}, OpRole.RPC, attrs)
     edit.set_ops(program, program.root, [op])
 
 
+def _slices(plan: Plan) -> dict[str, list[str]]:
+    """What this server holds a piece of under another name; nothing where it holds no such."""
+    found = [
+        f"{piece.name}:{piece.first_row if held.storage is Storage.SLICES else -1}"
+        for held in plan.held()
+        for piece in held.pieces
+        if piece.endpoint == plan.endpoint and piece.name != held.name
+    ]
+    return {"slices": found} if found else {}
+
+
 def _received(plan: Plan, gradient: str) -> list[str]:
     """The variables in which a gradient arrives."""
-    if not plan.cluster.averages:
+    if not plan.averages:
         return [gradient]
     return [names.of_trainer(gradient, trainer) for trainer in range(plan.cluster.trainers)]
 

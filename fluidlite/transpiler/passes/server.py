@@ -144,7 +144,7 @@ def drop_trainer_ops(program: Program, plan: Plan) -> None:
 def merge_contributions(program: Program, plan: Plan) -> None:
     """Sync: an update starts with the sum of the trainers' gradients, in trainer order, times 1 / contributions. Async,
     and with one trainer: each gradient is applied as it comes."""
-    if not plan.cluster.averages:
+    if not plan.averages:
         return
     by = "merge_contributions"
     moved = units(plan)
