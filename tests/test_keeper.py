@@ -524,3 +524,16 @@ def test_where_all_were_done_another_job_may_come_and_is_remembered(served: Serv
     served.server.commit(push(0, 0, 1.0, incarnation=7))
     served.kill()
     assert served.register(0, incarnation=8).next_sequence == 1
+
+
+def test_a_checkpoint_that_another_builds_on_is_not_written_anew(tmp_path: Path) -> None:
+    hosted = Hosted(tmp_path, checkpoint_every=2, checkpoint_full_every=3)
+    hosted.step(0, 0)
+    hosted.server.checkpoint(who(0, 5), 1)()
+    hosted.step(0, 1)
+    hosted.server.checkpoint(who(0, 5), 2)()
+    hosted.server.checkpoint(who(0, 5), 1)()
+    hosted.keeper.close()
+    catalogue = Catalogue(open_folder(str(tmp_path / "checkpoints")))
+    assert [c.number for c in catalogue.checkpoints] == [1, 2]
+    assert [catalogue.problems(checkpoint) for checkpoint in catalogue.checkpoints] == [[], []]

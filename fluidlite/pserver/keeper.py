@@ -158,6 +158,7 @@ class Keeper:
 
     def begin(self, ledger: Ledger, number: int, folder: str = "") -> Future[None]:
         """Begin checkpoint ``number`` now, unless it was and nothing changed since; its result is there when it is written.
+        One that a later one may build on stays as it is.
 
         RequestRefusedError where no checkpoints are kept, or not in ``folder``.
         """
@@ -171,7 +172,17 @@ class Keeper:
         same = (number, ledger.store.version, False) == (self._number, self._written, self._assigned)
         if same and self._writing is not None and not _failed(self._writing):
             return self._writing
+        if number < self._number and self._has(number):
+            there: Future[None] = Future()
+            there.set_result(None)
+            return there
         return self._begin(ledger, number)
+
+    def _has(self, number: int) -> bool:
+        """Whether this server wrote a checkpoint of that number."""
+        catalogue = Catalogue(open_folder(self._keeping.checkpoint_dir))
+        server, servers = self._whose["server"], self._whose["servers"]
+        return any((c.number, c.servers) == (number, servers) and server in c.manifests for c in catalogue.checkpoints)
 
     @property
     def is_writing(self) -> bool:
