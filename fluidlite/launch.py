@@ -333,7 +333,12 @@ def launch(
     logs = Path(log_dir)
     state = logs.absolute() / f"state.{uuid.uuid4().hex}" if restart else None
     env = make_env(pservers, trainers, seed, state)
-    well = run_job(Job([sys.executable, *script], pservers, trainers, logs, env, restart), _show)
+    try:
+        well = run_job(Job([sys.executable, *script], pservers, trainers, logs, env, restart), _show)
+    except LaunchError as error:
+        if state is None or not state.exists():
+            raise
+        raise LaunchError(f"{error}\nwhat the servers kept is in {state}; {STATE}={state} goes on from there") from None
     if state is not None and well:
         shutil.rmtree(state, ignore_errors=True)
     elif state is not None:

@@ -19,6 +19,7 @@ What is exact, and what refused: docs/regularisation.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import ClassVar, Literal, TypeAlias
@@ -151,8 +152,8 @@ class ElasticNetRegularizer(WeightDecayRegularizer):
 
     def __init__(self, l1: float = 0.0, l2: float = 0.0, mode: Mode | None = None) -> None:
         super().__init__(mode)
-        self.l1 = _checked_coeff(l1, "l1")
-        self.l2 = _checked_coeff(l2, "l2")
+        self.l1 = _not_negative(l1, "l1")
+        self.l2 = _not_negative(l2, "l2")
 
     def __str__(self) -> str:
         return f"ElasticNet, l1={self.l1:f}, l2={self.l2:f}"
@@ -169,7 +170,7 @@ class GroupL1Regularizer(WeightDecayRegularizer):
 
     def __init__(self, regularization_coeff: float = 0.0, mode: Mode | None = None) -> None:
         super().__init__(mode)
-        self.coeff = self.l1 = _checked_coeff(regularization_coeff)
+        self.coeff = self.l1 = _not_negative(regularization_coeff)
 
     def __str__(self) -> str:
         return f"GroupL1, regularization_coeff={self.coeff:f}"
@@ -219,4 +220,13 @@ def _regularized(param: Parameter, grad: Variable, regularizer: WeightDecayRegul
 def _checked_coeff(value: float, name: str = "regularization_coeff") -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ProgramError(f"{name} must be a number, not {value!r}")
+    if not math.isfinite(value):
+        raise ProgramError(f"{name} must be finite, not {value!r}")
     return float(value)
+
+
+def _not_negative(value: float, name: str = "regularization_coeff") -> float:
+    coeff = _checked_coeff(value, name)
+    if coeff < 0:
+        raise ProgramError(f"{name} must be at least 0, not {value!r}: a proximal step only shrinks")
+    return coeff

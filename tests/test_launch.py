@@ -186,9 +186,14 @@ def test_a_process_that_fails_or_is_killed_is_started_again(tmp_path: Path) -> N
 
 
 def test_a_process_is_not_started_more_often_than_allowed(tmp_path: Path) -> None:
-    done = cli(tmp_path, "--restart", "1", write(tmp_path, FAILS_AT_FIRST), "2")
+    script = write(
+        tmp_path, "import os\nos.makedirs(os.environ['FLUIDLITE_STATE_DIR'], exist_ok=True)\n" + FAILS_AT_FIRST
+    )
+    done = cli(tmp_path, "--restart", "1", script, "2")
     assert done.returncode == 1
     assert "trainer 0 ended with exit code 3" in done.stderr
+    (state,) = (tmp_path / "logs").glob("state.*")
+    assert f"what the servers kept is in {state}; FLUIDLITE_STATE_DIR={state} goes on from there" in done.stderr
 
 
 ENDS_ON_SIGTERM = """

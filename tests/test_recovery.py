@@ -603,3 +603,38 @@ def test_a_log_does_not_bring_back_what_another_layout_has_left_behind(tmp_path:
         server.close()
     with pytest.raises(CorruptFileError, match="went on to checkpoint 8 with 2 servers; remove the folder"):
         _host(tmp_path, 0, 1)
+
+
+def test_a_job_that_ended_well_is_over_whatever_its_last_checkpoint_was_cut_for(tmp_path: Path) -> None:
+    for log in (True, False):
+        folder = tmp_path / str(log)
+        for run in range(2):
+            program, listen, scope = pserver_program(sync=False, trainers=1)
+            host = Host(program, listen, scope)
+            keeping = Keeping(
+                checkpoint_dir=str(folder / "checkpoints"),
+                checkpoint_every=5,
+                log_dir=str(folder / "log") if log else "",
+            )
+            server = make_service(host, keeper=Keeper(keeping, 0, 1, host))
+            assert _train(server, 1 + run, 5) == 5, "another job begins at its own step 0"
+            assert host.version == 5 * (run + 1), "and goes on from what was trained"
+            server.complete(Identity("job", 0, 1 + run))
+            server.close()
+
+
+def test_logs_of_another_number_of_servers_without_a_checkpoint_are_not_passed_over(tmp_path: Path) -> None:
+    keeping = Keeping(log_dir=str(tmp_path))
+    server = PServer(DictStore(), trainers=1, sync=True, keeper=Keeper(keeping, 0, 2))
+    server.close()
+    with pytest.raises(CorruptFileError, match=r"another number of servers .server-0-of-2.*or remove the folder"):
+        PServer(DictStore(), trainers=1, sync=True, keeper=Keeper(keeping, 0, 3))
+
+
+def test_checkpoints_that_cannot_be_written_are_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    program, listen, scope = pserver_program()
+    host = Host(program, listen, scope)
+    keeper = Keeper(Keeping(checkpoint_dir=str(tmp_path / "file" / "below")), 0, 1, host)
+    with pytest.raises(UnwritableFileError, match="below"):
+        make_service(host, keeper=keeper)

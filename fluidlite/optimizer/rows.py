@@ -35,7 +35,8 @@ class LazyForms:
     def refusal(self, decay: WeightDecayRegularizer) -> str:
         """Why a penalty cannot be applied lazily, "" when it can."""
         if decay.form not in self.forms:
-            accepted = " or ".join(f"form={form!r}" for form in sorted(self.forms))
+            fitting = self.forms - ({"multiplicative"} if decay.l1 else set())
+            accepted = " or ".join(f"form={form!r}" for form in sorted(fitting))
             return f"form={decay.form!r}: {self.why_not}{f'; {accepted} is exact' if accepted else ''}"
         if decay.l1 and decay.form == "gradient":
             return "the subgradient of |w| jumps to and fro about 0, which has no closed form; use form='proximal'"

@@ -16,7 +16,7 @@ from fluidlite.checkpoint.storage import open_folder
 from fluidlite.checkpoint.writer import CheckpointWriter
 from fluidlite.errors import CorruptFileError, FluidliteError, MissingFileError, RequestRefusedError
 from fluidlite.ops.keeping import Keeping
-from fluidlite.protocol.events import Assigned, Event, NewJob, Settled
+from fluidlite.protocol.events import Assigned, Completed, Event, Lost, NewJob, Settled
 from fluidlite.pserver.cut import Held, load, take_cut
 from fluidlite.pserver.journal import Journal, read_segment, remove_unbegun, segment_path, segments
 from fluidlite.pserver.ledger import Ledger
@@ -67,10 +67,11 @@ class Keeper:
         #: held while the segments that begin with a checkpoint change
         self._lock = threading.Lock()
         self._begun: list[int] = []
-        #: version and number of the checkpoint that was begun last, and whether something was assigned since
+        #: version and number of the checkpoint that was begun last, whether something was assigned and somebody left since
         self._written = 0
         self._number = 0
-        self._assigned = False
+        self._assigned = self._left = False
+        self._closed = False
         self._full_in = 0
 
     def restore(self, ledger: Ledger) -> int:
@@ -81,7 +82,11 @@ class Keeper:
         found = segments(self._events) if self._events is not None else []
         if found and remove_unbegun(self._folder, found[-1]):
             found.pop()
+        if self._writer is not None:
+            self._writer.probe()
         first, loaded = self._load(ledger, logged=bool(found))
+        if not loaded and not found:
+            self._refuse_to_begin_anew()
         self._replay(ledger, [number for number in found if number >= first], first)
         if found:
             self._refuse_to_go_back(ledger.store.version)
@@ -99,9 +104,15 @@ class Keeper:
             ledger.take(NewJob())
         return self._history
 
+    def _note(self, event: Event) -> None:
+        """What a checkpoint would lack although the version is the same."""
+        self._assigned = self._assigned or isinstance(event, Assigned)
+        self._left = self._left or isinstance(event, Completed | Lost)
+
     def _replay(self, ledger: Ledger, found: Sequence[int], first: int) -> None:
         """Take the events of segments again, the first of which must be ``first``."""
         if found and found[0] != first:
+            self._refuse_to_go_back(self._written)
             raise CorruptFileError(
                 f"{self._events} lacks the events from segment {first} on; it begins with {found[0]}"
             )
@@ -110,7 +121,17 @@ class Keeper:
             self._history = self._checked_history(head)
             for event in events:
                 self._retake(ledger, event, number)
-                self._assigned = self._assigned or isinstance(event, Assigned)
+                self._note(event)
+
+    def _refuse_to_begin_anew(self) -> None:
+        """CorruptFileError where there are logs of a job with another number of servers, and no checkpoint to go on from."""
+        folder, servers = Path(self._keeping.log_dir or "."), self._whose["servers"]
+        others = {path.name for path in folder.glob("server-*-of-*") if not path.name.endswith(f"-of-{servers}")}
+        if self._events is not None and others:
+            raise CorruptFileError(
+                f"{folder} holds the logs of another number of servers ({', '.join(sorted(others))}), and there is no checkpoint "
+                f"from which {servers} could go on: start as many servers, or remove the folder to begin anew"
+            )
 
     def _refuse_to_go_back(self, version: int) -> None:
         """CorruptFileError where the job has gone on with another number of servers since this log was written."""
@@ -136,7 +157,7 @@ class Keeper:
 
     def record(self, event: Event) -> int:
         """Append an event to the log; its number, to `wait` for."""
-        self._assigned = self._assigned or isinstance(event, Assigned)
+        self._note(event)
         return self._journal.append(event) if self._journal is not None else 0
 
     def wait(self, number: int) -> None:
@@ -147,14 +168,14 @@ class Keeper:
     def look(self, ledger: Ledger, *, ends: bool = False) -> None:
         """After an event: begin a checkpoint if it is time for one. ``ends``: it is, whatever came before."""
         version = ledger.store.version
-        lacking = self._assigned or (self._writing is not None and _failed(self._writing))
-        if self._writer is None or (version <= self._written and not (ends and lacking)):
+        lacking = self._assigned or self._left or (self._writing is not None and _failed(self._writing))
+        if self._writer is None or self._closed or (version <= self._written and not (ends and lacking)):
             return
         every, journal = self._keeping.checkpoint_every, self._journal
         due = bool(every) and version % every == 0
         full = journal is not None and journal.size >= self._keeping.log_limit << 20 and not self.is_writing
         if due or full or ends:
-            self._begin(ledger, version)
+            self._begin(ledger, max(version, self._number) if ends else version)
 
     def begin(self, ledger: Ledger, number: int, folder: str = "") -> Future[None]:
         """Begin checkpoint ``number`` now, unless it was and nothing changed since; its result is there when it is written.
@@ -191,6 +212,7 @@ class Keeper:
 
     def close(self) -> None:
         """Write what was recorded and begun. Idempotent."""
+        self._closed = True
         self._background.shutdown(wait=True)
         if self._journal is not None:
             self._journal.close()
@@ -242,7 +264,8 @@ class Keeper:
         assert self._writer is not None
         assert self._held is not None
         full = self._full_in <= 0 or self.is_writing or number <= self._number
-        self._written, self._number, self._assigned = ledger.store.version, number, False
+        self._written, self._number = ledger.store.version, number
+        self._assigned = self._left = False
         self._full_in = self._keeping.checkpoint_full_every - 1 if full else self._full_in - 1
         self.record(Settled())
         segment = self._journal.rotate() if self._journal is not None else 0
