@@ -629,12 +629,3 @@ def test_logs_of_another_number_of_servers_without_a_checkpoint_are_not_passed_o
     server.close()
     with pytest.raises(CorruptFileError, match=r"another number of servers .server-0-of-2.*or remove the folder"):
         PServer(DictStore(), trainers=1, sync=True, keeper=Keeper(keeping, 0, 3))
-
-
-def test_checkpoints_that_cannot_be_written_are_refused_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    program, listen, scope = pserver_program()
-    host = Host(program, listen, scope)
-    keeper = Keeper(Keeping(checkpoint_dir=str(tmp_path / "file" / "below")), 0, 1, host)
-    with pytest.raises(UnwritableFileError, match="below"):
-        make_service(host, keeper=keeper)

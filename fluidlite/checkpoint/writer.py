@@ -55,12 +55,6 @@ class CheckpointWriter:
         """The checkpoint that an incremental one builds on: the last that was written, None after an error."""
         return self._last
 
-    def probe(self) -> None:
-        """UnwritableFileError where nothing can be written: to be known before there is something to lose."""
-        name = f"probe-{self._server}-of-{self._servers}"
-        self._folder.publish(name, b"")
-        self._folder.remove(name)
-
     def write(self, cut: Cut) -> Manifest:
         """Write a checkpoint, from the thread of the caller, while updates of the tables go on. Closes the cut.
 

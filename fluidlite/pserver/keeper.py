@@ -82,8 +82,6 @@ class Keeper:
         found = segments(self._events) if self._events is not None else []
         if found and remove_unbegun(self._folder, found[-1]):
             found.pop()
-        if self._writer is not None:
-            self._writer.probe()
         first, loaded = self._load(ledger, logged=bool(found))
         if not loaded and not found:
             self._refuse_to_begin_anew()
@@ -174,8 +172,9 @@ class Keeper:
         every, journal = self._keeping.checkpoint_every, self._journal
         due = bool(every) and version % every == 0
         full = journal is not None and journal.size >= self._keeping.log_limit << 20 and not self.is_writing
-        if due or full or ends:
-            self._begin(ledger, max(version, self._number) if ends else version)
+        number = max(version, self._number) if ends else version
+        if (due or full or ends) and not (number < self._number and self._has(number)):  # a later one may build on it
+            self._begin(ledger, number)
 
     def begin(self, ledger: Ledger, number: int, folder: str = "") -> Future[None]:
         """Begin checkpoint ``number`` now, unless it was and nothing changed since; its result is there when it is written.
