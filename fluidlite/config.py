@@ -15,7 +15,7 @@ from fluidlite.errors import KernelError, SettingError
 from fluidlite.framework.program import launch_seed
 from fluidlite.kernels import ABSENT, choice
 from fluidlite.kernels.rules import Rule
-from fluidlite.ports import connect_seconds
+from fluidlite.ports import server_options, starts_before, trainer_patience
 from fluidlite.runtime import in_place
 
 _PARTS: Final = ("cells", "ids", "rows", "updates")
@@ -74,7 +74,9 @@ def check_environment() -> None:
     choice.check()
     fusion.chosen()
     launch_seed()
-    connect_seconds(0.0)
+    trainer_patience()
+    server_options()
+    starts_before()
     in_place.chosen()
 
 

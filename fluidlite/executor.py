@@ -9,13 +9,12 @@ from fluidlite import framework
 from fluidlite.data_loader import with_loaders
 from fluidlite.dataset import DatasetBase
 from fluidlite.dataset_run import run_dataset, without_updates
-from fluidlite.environment import whole_number
 from fluidlite.errors import FetchError, FluidliteError, ProgramError
 from fluidlite.framework import Program, Variable, VarOrName
 from fluidlite.fusion.pipeline import Choice, chosen
 from fluidlite.kernels import choice
 from fluidlite.ops.context import Ports
-from fluidlite.ports import ProcessPorts
+from fluidlite.ports import ProcessPorts, starts_before
 from fluidlite.runtime.executor import ExecutorCore
 from fluidlite.runtime.scope import Scope
 
@@ -180,7 +179,7 @@ class Executor:
         """How many batches of ``program`` are still to be left out: those whose steps count already."""
         uid = program.desc.uid
         if uid not in self._to_skip:
-            self._to_skip[uid] = self.resume(program) if whole_number("FLUIDLITE_RESTARTS", 0) else 0
+            self._to_skip[uid] = self.resume(program) if starts_before() else 0
         return self._to_skip[uid]
 
     def infer_from_dataset(

@@ -27,9 +27,10 @@ from fluidlite.runtime.scope import Scope
 if TYPE_CHECKING:
     from fluidlite.pserver.host import Host
     from fluidlite.pserver.keeper import Keeper
-    from fluidlite.pserver.service import PServer
+    from fluidlite.pserver.service import PServer, ServiceOptions
     from fluidlite.rpc.merging import MergingPort
     from fluidlite.rpc.port import TrainerPort
+    from fluidlite.rpc.retry import Patience
 
 #: makes a trainer's port from (trainer id, number of trainers)
 PortMaker = Callable[[int, int], "TrainerPort"]
@@ -272,17 +273,38 @@ def _is_for(port: TrainerPort, needs: Needs) -> bool:
 def make_process_port(trainer: int, trainers: int) -> TrainerPort:
     """A port over gRPC, as patient as the environment says. Raises SettingError."""
     from fluidlite.rpc.client import grpc_port
+
+    return grpc_port(trainer=trainer, trainers=trainers, job=job_id(), patience=trainer_patience())
+
+
+def trainer_patience() -> Patience:
+    """How long the environment lets a trainer wait for servers. Raises SettingError."""
     from fluidlite.rpc.retry import Patience
 
     usual = Patience()
-    retry = seconds("FLUIDLITE_RETRY_SECONDS", usual.retry)
-    patience = replace(usual, connect=connect_seconds(usual.connect), retry=retry)
-    return grpc_port(trainer=trainer, trainers=trainers, job=job_id(), patience=patience)
+    return replace(
+        usual,
+        connect=seconds("FLUIDLITE_CONNECT_SECONDS", usual.connect),
+        retry=seconds("FLUIDLITE_RETRY_SECONDS", usual.retry),
+    )
 
 
-def connect_seconds(usual: float) -> float:
-    """How long a trainer waits for a server to come up. Raises SettingError."""
-    return seconds("FLUIDLITE_CONNECT_SECONDS", usual)
+def server_options() -> ServiceOptions:
+    """How long the environment lets a server wait for trainers. Raises SettingError."""
+    from fluidlite.pserver.service import ServiceOptions
+
+    usual = ServiceOptions()
+    return replace(
+        usual,
+        lease=seconds("FLUIDLITE_LEASE_SECONDS", usual.lease),
+        grace=seconds("FLUIDLITE_GRACE_SECONDS", usual.grace),
+        stays=whole_number("FLUIDLITE_STAY", 0) > 0,
+    )
+
+
+def starts_before() -> int:
+    """How often this process was started before, as the launcher says. Raises SettingError."""
+    return whole_number("FLUIDLITE_RESTARTS", 0)
 
 
 def job_id() -> str:
@@ -304,16 +326,8 @@ class _GrpcHost:
 def make_process_service(op: Operator, host: Host) -> PServer:
     """The service of a `listen_and_serv` op, as patient and as forgetful as the op and the environment say."""
     from fluidlite.pserver.host import make_service
-    from fluidlite.pserver.service import ServiceOptions
 
-    usual = ServiceOptions()
-    options = replace(
-        usual,
-        lease=seconds("FLUIDLITE_LEASE_SECONDS", usual.lease),
-        grace=seconds("FLUIDLITE_GRACE_SECONDS", usual.grace),
-        stays=whole_number("FLUIDLITE_STAY", 0) > 0,
-    )
-    return make_service(host, options, job_id(), keeper_of(op, host))
+    return make_service(host, server_options(), job_id(), keeper_of(op, host))
 
 
 def keeper_of(op: Operator, host: Host) -> Keeper | None:
@@ -330,7 +344,7 @@ def keeper_of(op: Operator, host: Host) -> Keeper | None:
         )
     if not (keeping.checkpoint_dir or keeping.log_dir):
         return None
-    again = whole_number("FLUIDLITE_RESTARTS", 0) > 0
+    again = starts_before() > 0
     return Keeper(keeping, op.attr("pserver_id", 0), op.attr("pservers", 0), host, run=job_id(), again=again)
 
 

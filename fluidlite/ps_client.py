@@ -13,7 +13,7 @@ import numpy as np
 from fluidlite.dtypes import Array
 from fluidlite.environment import whole_number
 from fluidlite.errors import FeedError, LeaseLostError, PeerLostError, SettingError, StaleError, TableError
-from fluidlite.ports import connect_seconds, make_process_port
+from fluidlite.ports import make_process_port, trainer_patience
 from fluidlite.protocol.messages import READER, Declared, DenseRequest, Gradient, RowRequest, Use
 from fluidlite.ps_model import (
     HEIGHT,
@@ -313,7 +313,7 @@ class PSClient:
         return bool(self._port.pull([request])[0].any())
 
     def _wait_for_model(self) -> None:
-        patience = Patience(retry=connect_seconds(Patience().connect), backoff_max=_LONGEST_PAUSE)
+        patience = Patience(retry=trainer_patience().connect, backoff_max=_LONGEST_PAUSE)
         retries = Retries(patience)
         if self._is_pushed() or any(self._is_pushed() for _ in retries.pauses()):
             return

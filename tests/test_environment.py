@@ -13,7 +13,7 @@ import fluidlite as fluid
 from fluidlite import cli, environment, fusion
 from fluidlite.errors import SettingError
 from fluidlite.framework.program import launch_seed
-from fluidlite.ports import connect_seconds, job_id
+from fluidlite.ports import job_id, server_options, trainer_patience
 
 
 @pytest.mark.parametrize("word", [*environment.YES, "All", " TRUE "])
@@ -45,14 +45,21 @@ def test_what_is_no_choice_of_passes_is_told_what_is(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("text", "value"), [("", 60.0), (" ", 60.0), ("0", 0.0), (" 1.5", 1.5), ("1e2", 100.0)])
 def test_seconds(text: str, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLUIDLITE_CONNECT_SECONDS", text)
-    assert connect_seconds(60.0) == value
+    assert trainer_patience().connect == value
 
 
 @pytest.mark.parametrize("text", ["soon", "nan", "inf", "-1"])
 def test_what_is_no_number_of_seconds(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLUIDLITE_CONNECT_SECONDS", text)
     with pytest.raises(SettingError, match=f"FLUIDLITE_CONNECT_SECONDS must be a number of seconds, not '{text}'"):
-        connect_seconds(60.0)
+        trainer_patience()
+
+
+def test_how_long_servers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, text in (("LEASE_SECONDS", "5"), ("GRACE_SECONDS", "0.5"), ("STAY", "1")):
+        monkeypatch.setenv(f"FLUIDLITE_{variable}", text)
+    options = server_options()
+    assert (options.lease, options.grace, options.stays) == (5.0, 0.5, True)
 
 
 def test_whole_numbers_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +81,9 @@ def test_whole_numbers_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ("FLUIDLITE_KERNELS", "nonsense"),
         ("FLUIDLITE_SEED", "nonsense"),
         ("FLUIDLITE_CONNECT_SECONDS", "nonsense"),
+        ("FLUIDLITE_RETRY_SECONDS", "-1"),
+        ("FLUIDLITE_LEASE_SECONDS", "abc"),
+        ("FLUIDLITE_RESTARTS", "x"),
     ],
 )
 def test_doctor_tells_of_a_variable_that_is_not_understood(variable: str, text: str) -> None:

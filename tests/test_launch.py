@@ -204,15 +204,17 @@ if os.environ["TRAINING_ROLE"] == "PSERVER":
     if sys.argv[1] == "heeds":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print("serving", flush=True)
+    open(f"{sys.argv[2]}/ready.{os.environ['PADDLE_PORT']}", "x").close()
     time.sleep(100)
-time.sleep(2)
+while sum(name.startswith("ready.") for name in os.listdir(sys.argv[2])) < 2:
+    time.sleep(0.01)
 """
 
 
 @pytest.mark.parametrize("heeds", [True, False])
 def test_servers_that_stay_for_trainers_are_told_to_end(tmp_path: Path, heeds: bool) -> None:
     script = write(tmp_path, ENDS_ON_SIGTERM)
-    done = cli(tmp_path, "--restart", "1", "--pservers", "2", script, "heeds" if heeds else "not yet")
+    done = cli(tmp_path, "--restart", "1", "--pservers", "2", script, "heeds" if heeds else "not yet", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("] serving") == 2
     assert done.stdout.count("] put in order") == (0 if heeds else 2), "one that was struck while it started"

@@ -184,33 +184,6 @@ def test_several_transfers_on_one_stream() -> None:
     assert [encode.decode_pull_reply(*t).version for t in transfers_of(stream)] == [0, 40, 3]
 
 
-@given(st.binary(max_size=200))
-def test_random_bytes_are_refused_or_read_never_more(data: bytes) -> None:
-    for decode in (
-        lambda t: encode.decode_pull(*t, "e"),
-        lambda t: encode.OpenStep("e").add(*t),
-        lambda t: encode.decode_assign(*t),
-    ):
-        try:
-            for transfer in transfers_of([data]):
-                decode(transfer)
-        except RequestRefusedError:
-            pass
-
-
-@given(st.data())
-def test_damaged_messages_are_refused_or_read_never_more(data: st.DataObject) -> None:
-    gradients = [Gradient("e", "g", rows([1, 2], 3).value, np.array([1, 2]), 9), Gradient("e", "h", np.ones(4))]
-    whole = bytearray(b"".join(messages_of(encode.encode_push(Push(StepHeader(WHO, 0, 0, 0, 2), gradients, [])))))
-    for _ in range(data.draw(st.integers(1, 3))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        for transfer in transfers_of([bytes(whole[: data.draw(st.integers(1, len(whole)))])]):
-            encode.OpenStep("e").add(*transfer)
-    except RequestRefusedError:
-        pass
-
-
 @pytest.mark.parametrize(
     ("message", "text"),
     [

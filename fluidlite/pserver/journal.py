@@ -11,6 +11,7 @@ power loses nothing either.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -36,8 +37,8 @@ _NAME: Final = re.compile(r"events\.(\d{6,})")
 #: pieces that one call of writev takes
 _MOST_PIECES: Final = 512
 _FORMAT: Final = 1
-#: an entry's pieces, the number of a segment that begins, or the end
-_Item: TypeAlias = "list[Any] | int | None"
+#: an entry's pieces, or the number of a segment that begins
+_Item: TypeAlias = "list[Any] | int"
 
 
 def segments(folder: Path) -> list[int]:
@@ -67,10 +68,11 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 class Journal:
-    """Appends events to a segment from a thread of its own, in the order in which they were given.
+    """Appends events to a segment in the order in which they were given.
 
-    ``whose`` describes the server and its job; it is the head of every segment. ``append`` gives a number, `wait` returns
-    once the event of that number is written. Appending is for one thread at a time, waiting for any number. Raises
+    Whoever waits for an event writes it, with all that was given by then: no thread has to be woken for it. ``whose``
+    describes the server and its job; it is the head of every segment. ``append`` gives a number, `wait` returns once the
+    event of that number is written. Appending is for one thread at a time, waiting for any number. Raises
     UnwritableFileError where a segment cannot be made, ServerFailedError from `wait` once writing failed.
     """
 
@@ -78,9 +80,11 @@ class Journal:
         self._folder = folder
         self._whose = dict(whose)
         self._fsync = fsync
+        #: guards what follows
         self._changed = threading.Condition()
-        self._queue: deque[tuple[int, _Item]] = deque()
+        self._queue: list[_Item] = []
         self._given = self._written = 0
+        self._is_writing = self._closed = False
         self._failure: OSError | None = None
         self.number = number
         #: bytes of the segment that is open
@@ -91,11 +95,9 @@ class Journal:
             self.size = os.fstat(self._file).st_size
         except OSError as error:
             raise UnwritableFileError(f"the log in {folder} cannot be written: {error}") from error
-        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
-        self._thread.start()
 
     def append(self, event: Event) -> int:
-        """Hand an event to the thread that writes; the number to `wait` for. Its arrays must not change until then."""
+        """Give an event; the number to `wait` for. Its arrays must not change until then."""
         pieces = _entry(encode_event(event))
         self.size += sum(map(len, pieces))
         return self._put(pieces)
@@ -114,61 +116,65 @@ class Journal:
 
     def wait(self, number: int) -> None:
         """Until the event of this number is written."""
-        if self._written >= number:
-            return
-        with self._changed:
-            self._changed.wait_for(lambda: self._written >= number or self._failure is not None)
-            if self._written < number:
-                raise ServerFailedError(f"the log in {self._folder} cannot be written: {self._failure}")
+        while self._written < number:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_writing or self._written >= number)
+                if self._written >= number:
+                    return
+                if self._failure is not None:
+                    raise ServerFailedError(f"the log in {self._folder} cannot be written: {self._failure}")
+                items, self._queue = self._queue, []
+                last, self._is_writing = self._given, True
+            self._write_all(items, last)
 
     def close(self) -> None:
-        """Write what was given, then end; what is given later fails whoever waits for it. Idempotent."""
-        if self._thread.is_alive():
-            self._put(None)
-            self._thread.join()
+        """Write what was given; what is given later fails whoever waits for it. Idempotent."""
+        with contextlib.suppress(ServerFailedError):  # it was logged, and said to whoever waited
+            self.wait(self._given)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_writing)
+            if not self._closed:
+                self._closed = True
+                os.close(self._file)
+            self._failure = self._failure or OSError("it is closed")
 
     def _put(self, item: _Item) -> int:
         with self._changed:
             self._given += 1
-            self._queue.append((self._given, item))
-            self._changed.notify_all()
+            self._queue.append(item)
             return self._given
 
-    def _write_all(self) -> None:
-        while True:
+    def _write_all(self, items: list[_Item], last: int) -> None:
+        """Write items, the last of which has the number ``last``; whoever waits learns how it went. After a failure nothing
+        follows: it would not follow what is there."""
+        failure: OSError | None = OSError("writing was interrupted")
+        try:
+            for item in items:
+                self._write(item)
+            if self._fsync:
+                os.fsync(self._file)
+            failure = None
+        except OSError as error:
+            log.error("the log in %s cannot be written: %s", self._folder, error)
+            failure = error
+        finally:
             with self._changed:
-                self._changed.wait_for(lambda: bool(self._queue))
-                number, item = self._queue.popleft()
-            try:
-                if self._failure is None:
-                    self._write(item)
-            except OSError as error:
-                log.error("the log in %s cannot be written: %s", self._folder, error)
-                with self._changed:
-                    self._failure = error
-                    self._changed.notify_all()
-            else:
-                with self._changed:
-                    if self._failure is None:
-                        self._written = number
-                    self._changed.notify_all()
-            if item is None:
-                with self._changed:
-                    self._failure = self._failure or OSError("it is closed")
-                    self._changed.notify_all()
-                os.close(self._file)
-                return
+                self._is_writing = False
+                self._failure = self._failure or failure
+                if failure is None:
+                    self._written = last
+                self._changed.notify_all()
 
     def _write(self, item: _Item) -> None:
         if isinstance(item, int):
             opened = self._open(item)
-            os.close(self._file)
-            self._file = opened
-        elif item is not None:
-            _seal(item)
-            _write_pieces(self._file, item)
             if self._fsync:
                 os.fsync(self._file)
+            os.close(self._file)
+            self._file = opened
+        else:
+            _seal(item)
+            _write_pieces(self._file, item)
 
     def _open(self, number: int) -> int:
         """A segment to append to: a new one with its head, or one that ends with a whole entry."""

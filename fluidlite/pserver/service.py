@@ -145,7 +145,9 @@ class PServer:
             if whole and self._keeper is not None:
                 self._record(Settled())
         version, values = self._store.pull(requests)
-        self._wait_recorded(self._recorded)
+        with self._changed:  # an assignment that was seen half-way is on record then
+            recorded = self._recorded
+        self._wait_recorded(recorded)
         return PullReply(version, tuple(values))
 
     def commit(self, push: Push) -> Pending[CommitReply]:
@@ -281,8 +283,8 @@ class PServer:
             self._keeper.check_last()
 
     def _record(self, event: Event) -> None:
-        """An event happens. It goes to the log first, so that it is written while its effects are computed; an assignment
-        second, for it may be refused."""
+        """An event happens, and is given to the log: an assignment when it was not refused, any other one before, since taking
+        it gives others (a checkpoint) their place behind it."""
         if isinstance(event, Assigned):
             self._ledger.take(event)
         if self._keeper is not None:

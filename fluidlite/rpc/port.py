@@ -341,8 +341,12 @@ class TrainerPort:
                     reached.append(self._peers.met(endpoint, retries))
                 except RemoteError as error:
                     log.warning("%s", error)
-        with suppress(RemoteError):
-            self._phases.deliver(reached)
+        for peer in list(reached):
+            try:
+                self._phases.deliver([peer])
+            except RemoteError as error:
+                log.warning("%s", error)
+                reached.remove(peer)
         _, failures = self._peers.begin("complete", reached, lambda p: p.channel.complete(self.identity)).collect()
         for failure in failures:
             log.warning("%s", failure)

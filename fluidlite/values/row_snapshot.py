@@ -6,6 +6,7 @@ aside first, so a snapshot holds one chunk and what was put aside, never a copy 
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 from collections import deque
@@ -19,6 +20,7 @@ from fluidlite.dtypes import Array
 from fluidlite.kernels import take_rows
 from fluidlite.values.initial import RowInit
 
+log: Final = logging.getLogger("fluidlite")
 #: bytes put aside that stay in memory: this many, or one in so many of the table's; more go to a temporary file
 _LEAST_ASIDE: Final = 1 << 22
 _ASIDE_OF: Final = 32
@@ -246,8 +248,8 @@ class _Aside:
             offset = self._file.seek(0, 2)
             if self._file.write(records.data) == records.nbytes:
                 return offset
-        except OSError:
-            pass
+        except OSError as error:
+            log.warning("a snapshot keeps changed rows in memory, for it gets no file: %s", error)
         return records
 
     def _read(self, offset: int, rows: int) -> Array:
