@@ -19,7 +19,7 @@ from fluidlite.checkpoint.source import open_checkpoint
 from fluidlite.checkpoint.storage import Folder, open_folder
 from fluidlite.core.ir import Parameter
 from fluidlite.dist_io import NOT_SAVED, servers_of
-from fluidlite.errors import ProgramError, UninitializedError
+from fluidlite.errors import DataError, ProgramError, UninitializedError
 from fluidlite.framework import Program
 from fluidlite.runtime.scope import global_scope
 
@@ -90,7 +90,10 @@ def watch_checkpoints(
     Waits for more, looking every ``poll`` seconds, until ``stop`` is set or none came for ``timeout`` seconds (None:
     forever). ``after``: begin behind this number. ``newest``: those that a newer one has overtaken are left out, for an
     evaluation that takes longer than the job between two of them: servers remove old ones. The folder need not exist.
+    Raises DataError for durations that are none.
     """
+    if not poll > 0 or (timeout is not None and not timeout >= 0):
+        raise DataError(f"poll must be above 0 and timeout at least 0 seconds, not {poll!r} and {timeout!r}")
     folder, stop = open_folder(url), stop if stop is not None else threading.Event()
     last = time.monotonic()
     while not stop.is_set():

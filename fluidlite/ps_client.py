@@ -5,6 +5,7 @@ The verbs and their arguments are ElasticDL's.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from typing import Final, Self
 
@@ -69,12 +70,16 @@ class PSClient:
         port: TrainerPort | None = None,
     ) -> None:
         """``port``: through which servers are reached, if not over gRPC. Raises ProgramError, TranspileError, SettingError."""
+        if isinstance(endpoints, str):
+            raise SettingError(f"endpoints must be a list of 'host:port', not the string {endpoints!r}")
         self.endpoints = tuple(endpoints if endpoints is not None else endpoints_of_job())
         if not self.endpoints:
             raise SettingError("PSClient needs the endpoints of its servers, or a job: see fluidlite launch")
         trainer = READER if read_only else trainer_id
         if trainer is None:
             trainer = whole_number("PADDLE_TRAINER_ID", 0)
+        if not isinstance(trainer, int) or not READER <= trainer < 1 << 31:
+            raise SettingError(f"trainer_id must be a whole number from 0 on, not {trainer!r}")
         parts = Parts(model, len(self.endpoints))
         self.model = model
         self._port = port if port is not None else make_process_port(trainer, model.trainers)
@@ -159,7 +164,9 @@ class PSClient:
         ``model_versions``: gets the versions of the servers that were asked, in place; of a server from which nothing was
         needed too.
         """
-        wanted = range(len(self.endpoints)) if ps_ids is None else list(ps_ids)
+        wanted = range(len(self.endpoints)) if ps_ids is None else _numbers(ps_ids, "ps_ids")
+        if model_versions is not None and not isinstance(model_versions, dict):
+            self._versions_of(model_versions)
         asked = {self._endpoint(server) for server in wanted}
         if self._dense and not self._is_pushed():
             return {}, list(wanted)
@@ -216,8 +223,10 @@ class PSClient:
         Returns when the step counts; in sync mode with ``distinct_trainers`` that is when the round is complete.
         """
         gradients = [*self._dense_gradients(grads), *self._row_gradients(edl_grads)]
-        versions = self.model_versions if model_versions is None else model_versions
-        seen = {endpoint: int(versions[server]) for server, endpoint in enumerate(self.endpoints)}
+        versions = self.model_versions if model_versions is None else self._versions_of(model_versions)
+        seen = dict(zip(self.endpoints, versions, strict=True))
+        if learning_rate is not None:
+            learning_rate = _rate(learning_rate)
         try:
             for gradient in gradients:
                 self._port.stage(gradient)
@@ -323,6 +332,15 @@ class PSClient:
         seen = [known[endpoint] for known in (self._dense_seen, self._rows_seen) if endpoint in known]
         return min(seen) if seen else self._port.seen(endpoint)
 
+    def _versions_of(self, given: Versions) -> list[int]:
+        """One version for each server; FeedError unless they are that."""
+        total = range(len(self.endpoints))
+        if isinstance(given, dict) and given.keys() == set(total):
+            return _numbers((given[server] for server in total), "model_versions")
+        if isinstance(given, dict) or not isinstance(given, Sequence) or len(given) != len(total):
+            raise FeedError(f"model_versions needs the versions of {len(total)} servers, not {given!r}")
+        return _numbers(given, "model_versions")
+
     def _endpoint(self, server: int) -> str:
         if not 0 <= server < len(self.endpoints):
             raise FeedError(f"there is no server {server} among {len(self.endpoints)}; they are numbered from 0")
@@ -345,3 +363,22 @@ def _by_name(tensors: Iterable[TensorLike]) -> dict[str, list[TensorLike]]:
     for tensor in tensors:
         found.setdefault(tensor.name, []).append(tensor)
     return found
+
+
+def _numbers(given: Iterable[int], what: str) -> list[int]:
+    """Whole numbers of 0 to 2^63 - 1; FeedError for others."""
+    try:
+        numbers = [operator.index(number) for number in given]
+    except TypeError as error:
+        raise FeedError(f"{what} must be whole numbers: {error}") from None
+    if any(not 0 <= number < 1 << 63 for number in numbers):
+        raise FeedError(f"{what} must be whole numbers from 0 on, not {numbers}")
+    return numbers
+
+
+def _rate(given: float) -> float:
+    """A learning rate; FeedError for what is no number."""
+    try:
+        return float(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FeedError(f"learning_rate must be a number, not {given!r}: {error}") from None

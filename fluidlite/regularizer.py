@@ -19,10 +19,11 @@ What is exact, and what refused: docs/regularisation.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
+
+import numpy as np
 
 from fluidlite.core import names
 from fluidlite.core.ir import OpRole
@@ -217,11 +218,15 @@ def _regularized(param: Parameter, grad: Variable, regularizer: WeightDecayRegul
     return total
 
 
+#: attributes of ops are float32
+_MOST: Final = float(np.finfo(np.float32).max)
+
+
 def _checked_coeff(value: float, name: str = "regularization_coeff") -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ProgramError(f"{name} must be a number, not {value!r}")
-    if not math.isfinite(value):
-        raise ProgramError(f"{name} must be finite, not {value!r}")
+    if not abs(value) <= _MOST:
+        raise ProgramError(f"{name} must be finite, in float32 too, not {value!r}")
     return float(value)
 
 

@@ -19,6 +19,7 @@ from fluidlite.checkpoint.storage import open_folder
 from fluidlite.checkpoint.writer import CheckpointWriter
 from fluidlite.errors import (
     CorruptFileError,
+    DataError,
     MissingFileError,
     ProgramError,
     RequestRefusedError,
@@ -472,3 +473,11 @@ def test_another_process_evaluates_each_version_while_training_goes_on(tmp_path:
         assert len(set(expected.values())) == 4
         assert results(evaluator, 4) == expected, "one was asked for, and the last one is that of the servers' end"
         assert trainer.wait(60) == evaluator.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    "durations", [{"timeout": float("nan")}, {"timeout": -1.0}, {"poll": 0.0}, {"poll": float("nan")}]
+)
+def test_durations_that_are_none(tmp_path: Path, durations: dict[str, float]) -> None:
+    with pytest.raises(DataError, match="poll must be above 0"):
+        next(fluid.io.watch_checkpoints(tmp_path, **durations))  # type: ignore[arg-type]

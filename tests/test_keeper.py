@@ -27,7 +27,9 @@ from fluidlite.errors import (
     LeaseLostError,
     RemoteError,
     RequestRefusedError,
+    ServerFailedError,
     StaleError,
+    UnwritableFileError,
 )
 from fluidlite.ops.keeping import Keeping
 from fluidlite.protocol.messages import Decision, Gradient, Identity, Push, Registration, StepHeader, Value
@@ -537,3 +539,29 @@ def test_a_checkpoint_that_another_builds_on_is_not_written_anew(tmp_path: Path)
     catalogue = Catalogue(open_folder(str(tmp_path / "checkpoints")))
     assert [c.number for c in catalogue.checkpoints] == [1, 2]
     assert [catalogue.problems(checkpoint) for checkpoint in catalogue.checkpoints] == [[], []]
+
+
+def test_a_log_is_for_one_server_at_a_time(served: Served, tmp_path: Path) -> None:
+    second = Keeper(Keeping(log_dir=str(tmp_path)), 0, 1)
+    with pytest.raises(UnwritableFileError, match="is that of a server which is running"):
+        PServer(DictStore(), trainers=TRAINERS, sync=True, keeper=second)
+    served.kill()
+
+
+def test_a_server_whose_log_cannot_be_written_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.writev", full)
+    served.server.commit(push(0, 0, 1.0, decided=False))
+    with pytest.raises(ServerFailedError, match="No space left"):
+        served.register(0, incarnation=2)
+    assert served.server.poll(0.0)
+    with pytest.raises(ServerFailedError, match="No space left"):
+        served.server.close()
+
+
+def test_other_files_beside_segments_are_none(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "server-0-of-1" / "events.0000001").write_bytes(b"")
+    served.kill()
+    assert served.store.version == 0

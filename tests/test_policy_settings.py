@@ -120,6 +120,10 @@ def test_what_a_config_asks_for_reaches_the_server(config: dict[str, Any], setti
         ({"distinct_trainers": False}, "say by grads_to_wait how many"),
         ({"sync_version_tolerance": -2}, "sync_version_tolerance must be at least -1"),
         ({"sparse_grad_reduce": "max"}, "sparse_grad_reduce must be 'mean' or 'sum', not 'max'"),
+        (
+            {"sync_mode": False, "geo_sgd_mode": True, "nan_policy": "skip"},
+            "nan_policy='skip' would leave out what a geo trainer sends for ever",
+        ),
         ({"nan_policy": "ignore"}, "nan_policy must be 'error', 'skip', 'zero' or '' .none., not 'ignore'"),
     ],
     ids=str,

@@ -597,3 +597,34 @@ def test_the_script_of_the_page_runs(tmp_path: Path) -> None:
         found = re.findall(r"version (\d+) error (\S+)", done.stdout)
         assert len(found) == (1 if len(command) == 1 else 2)
         assert all(float(error) < 0.02 for _, error in found), done.stdout
+
+
+@pytest.mark.parametrize("versions", [[], [0], [0, 0, 0], {0: 0}, ["a", 0], [None, 0], 5, [1 << 63, 0], [-1, 0]])
+def test_versions_that_are_none(versions: Any) -> None:
+    (client,) = PSClient.local(model(sync_mode=False), servers=2)
+    with client:
+        client.push_model([Tensor("w", SIX)])
+        with pytest.raises(FeedError, match="model_versions"):
+            client.push_gradients([], [], model_versions=versions)
+        if not isinstance(versions, dict):  # which may be filled in
+            with pytest.raises(FeedError, match="model_versions"):
+                client.pull_dense_parameters(model_versions=versions)
+
+
+def test_other_arguments_that_are_none() -> None:
+    (client,) = PSClient.local(model(sync_mode=False, lr_from_trainer=True), servers=2)
+    with client:
+        client.push_model([Tensor("w", SIX)])
+        for rate in ("x", [0.1], 10**400):
+            with pytest.raises(FeedError, match="learning_rate must be a number"):
+                client.push_gradients([], [], learning_rate=rate)  # type: ignore[arg-type]
+        with pytest.raises(RequestRefusedError, match="in float32 too"):
+            client.push_gradients([], [], learning_rate=1e308)
+        for servers in (["a"], [0.0], 5):
+            with pytest.raises(FeedError, match="ps_ids must be whole numbers"):
+                client.pull_dense_parameters(ps_ids=servers)  # type: ignore[arg-type]
+    for trainer in (1 << 40, "a", 0.5, -2):
+        with pytest.raises(SettingError, match="trainer_id must be a whole number from 0 on"):
+            PSClient(model(), ["127.0.0.1:1"], trainer)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="not the string"):
+        PSClient(model(), "127.0.0.1:1", 0)

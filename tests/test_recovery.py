@@ -585,10 +585,8 @@ def test_a_log_that_follows_a_checkpoint_of_another_number_of_servers(tmp_path: 
         assert host.version == 5 + 2 * kill, "the checkpoint of one server, and the log of the first of two"
         _, other, neighbour = _host(tmp_path, 1, 2)
         assert _train(server, 10 + kill, 2) == 7 + 2 * kill
-        keeper._journal.close()  # type: ignore[union-attr]
-        keeper._background.shutdown()
-        other._background.shutdown()
-        other._journal.close()  # type: ignore[union-attr]
+        for kept in (keeper, other):
+            kept.close()
         del neighbour
 
 

@@ -417,8 +417,10 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ProgramError, match="'touched' or 'lazy'"):
         optimizer.Ftrl(0.1, mode="dense")  # type: ignore[arg-type]
     for make in (fluid.regularizer.L1Decay, fluid.regularizer.L2Decay, fluid.regularizer.GroupL1):
-        with pytest.raises(ProgramError, match="regularization_coeff must be finite, not nan"):
+        with pytest.raises(ProgramError, match="regularization_coeff must be finite, in float32 too, not nan"):
             make(float("nan"))
+        with pytest.raises(ProgramError, match="finite, in float32 too, not 1"):
+            make(10**400)
     with pytest.raises(ProgramError, match=r"l1 must be at least 0, not -1\.0: a proximal step only shrinks"):
         fluid.regularizer.ElasticNet(-1.0, 1.0)
     with pytest.raises(ProgramError, match="must be at least 0"):

@@ -91,6 +91,11 @@ class Settings:
                 f"grads_to_wait is {self.grads_to_wait}, but the job has {trainers} trainer(s), and each counts once in a "
                 "round; distinct_trainers=False counts pushes"
             )
+        if self.mode is Mode.GEO and self.nan_policy in ("skip", "zero"):
+            yield (
+                f"nan_policy={self.nan_policy!r} would leave out what a geo trainer sends for ever, for its own values stay as they "
+                "are; 'error' says it to the trainer"
+            )
         if not self.distinct_trainers and not self.grads_to_wait:
             yield "distinct_trainers=False counts pushes: say by grads_to_wait how many make a round"
 

@@ -12,6 +12,7 @@ power loses nothing either.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -45,7 +46,26 @@ def segments(folder: Path) -> list[int]:
     """The numbers of the segments in a folder, ascending."""
     if not folder.is_dir():
         return []
-    return sorted(int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    found = sorted(int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    return [number for number in found if segment_path(folder, number).exists()]
+
+
+def lock(folder: Path) -> int:
+    """Keep other processes from a log; a file to close, which the system does for a process that is killed.
+
+    Raises UnwritableFileError where somebody has it, or the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UnwritableFileError(f"the log in {folder} cannot be written: {error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        raise UnwritableFileError(f"the log in {folder} is that of a server which is running: {error}") from error
+    return file
 
 
 def remove_unbegun(folder: Path, number: int) -> bool:
@@ -110,6 +130,11 @@ class Journal:
         return self.number
 
     @property
+    def failure(self) -> OSError | None:
+        """What went wrong, if anything did. It does not pass: what was not written is lacking."""
+        return self._failure
+
+    @property
     def given(self) -> int:
         """The number of what was given last."""
         return self._given
@@ -121,8 +146,9 @@ class Journal:
                 self._changed.wait_for(lambda: not self._is_writing or self._written >= number)
                 if self._written >= number:
                     return
-                if self._failure is not None:
-                    raise ServerFailedError(f"the log in {self._folder} cannot be written: {self._failure}")
+                if self._failure is not None or self._closed:
+                    why = self._failure or "it is closed"
+                    raise ServerFailedError(f"the log in {self._folder} cannot be written: {why}")
                 items, self._queue = self._queue, []
                 last, self._is_writing = self._given, True
             self._write_all(items, last)
@@ -136,7 +162,6 @@ class Journal:
             if not self._closed:
                 self._closed = True
                 os.close(self._file)
-            self._failure = self._failure or OSError("it is closed")
 
     def _put(self, item: _Item) -> int:
         with self._changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,11 @@ from fluidlite.checkpoint.catalogue import Catalogue
 from fluidlite.checkpoint.cut import Cut
 from fluidlite.checkpoint.storage import open_folder
 from fluidlite.checkpoint.writer import CheckpointWriter
-from fluidlite.errors import CorruptFileError, FluidliteError, MissingFileError, RequestRefusedError
+from fluidlite.errors import CorruptFileError, FluidliteError, MissingFileError, RequestRefusedError, ServerFailedError
 from fluidlite.ops.keeping import Keeping
 from fluidlite.protocol.events import Assigned, Completed, Event, Lost, NewJob, Settled
 from fluidlite.pserver.cut import Held, load, take_cut
-from fluidlite.pserver.journal import Journal, read_segment, remove_unbegun, segment_path, segments
+from fluidlite.pserver.journal import Journal, lock, read_segment, remove_unbegun, segment_path, segments
 from fluidlite.pserver.ledger import Ledger
 
 log = logging.getLogger("fluidlite")
@@ -73,12 +74,16 @@ class Keeper:
         self._assigned = self._left = False
         self._closed = False
         self._full_in = 0
+        #: of the log's folder, while it is ours
+        self._locked: int | None = None
 
     def restore(self, ledger: Ledger) -> int:
         """Make the server again from the last good checkpoint and the events since; the history that they make up.
 
         Afterwards events can be recorded. Raises CorruptFileError where the log is damaged or of another server.
         """
+        if self._events is not None:
+            self._locked = lock(self._events)
         found = segments(self._events) if self._events is not None else []
         if found and remove_unbegun(self._folder, found[-1]):
             found.pop()
@@ -215,9 +220,20 @@ class Keeper:
         self._background.shutdown(wait=True)
         if self._journal is not None:
             self._journal.close()
+        if self._locked is not None:
+            os.close(self._locked)
+            self._locked = None
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can be kept any more, "" where it can."""
+        wrong = self._journal.failure if self._journal is not None else None
+        return f"the log in {self._events} cannot be written: {wrong}" if wrong is not None else ""
 
     def check_last(self) -> None:
-        """Raise what went wrong with the checkpoint that was begun last."""
+        """Raise what went wrong with the log, or with the checkpoint that was begun last."""
+        if self.failure:
+            raise ServerFailedError(self.failure)
         if self._writing is not None and (error := self._writing.exception()) is not None:
             raise error
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,6 +15,9 @@ from fluidlite.pserver.policy import Step
 from fluidlite.runtime.scope import Scope
 
 _OWN_FACTOR = OpRole.LR_SCHED | OpRole.OPTIMIZE
+
+#: rates may meet float32 parameters
+_MOST: Final = float(np.finfo(np.float32).max)
 
 
 class Rates:
@@ -38,9 +40,9 @@ class Rates:
             raise RequestRefusedError(
                 "the step carries a learning rate; this server follows its own schedule (lr_from_trainer is off)"
             )
-        if not (math.isfinite(carried) and carried >= 0):
+        if not 0 <= carried <= _MOST:
             raise RequestRefusedError(
-                f"the step carries the learning rate {carried}; it must be finite and not below 0"
+                f"the step carries the learning rate {carried}; it must be finite, in float32 too, and not below 0"
             )
 
     def of(self, steps: Mapping[int, Step], version: int) -> Rate:

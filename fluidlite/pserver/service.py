@@ -269,6 +269,8 @@ class PServer:
     def poll(self, timeout: float) -> bool:
         self._end.wait(timeout)
         self._expire()
+        if self._keeper is not None and self._keeper.failure:
+            self.stop(self._keeper.failure)  # started again, it comes back as what it could keep
         return self._end.is_set()
 
     def stop(self, reason: str) -> None:
