@@ -5,11 +5,16 @@
 - ``nox -s floor``: the gate's tests on the oldest supported packages
 - ``nox -s package``: what the wheel and the sdist hold, and that they work outside the repository, without a compiler too
 - ``nox -s sanitize``: the tests of tables, parsers and kernels with C kernels that report what is undefined or out of bounds
+- ``nox -s oracle``: real Fluid 1.8.5, in an environment of its own with Python 3.7: whether the recorded numbers of scripts
+  are still what it prints, and the tests that train together with it; not run unless asked for
+- ``nox -s interop``: our models in Paddle 3, ONNX and Netron (in a Chromium, where one is), and Paddle's models here; not
+  run unless asked for
 - ``nox -s bench``: how fast it is, with the options of ``python -m benchmarks``; not run unless asked for
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tarfile
@@ -51,6 +56,9 @@ OF_RUNS = [
 ]
 #: the first run of `full` takes the kernels in C where there is a compiler, and every pass
 OTHER_CORNERS = [("auto", "0"), ("numpy", "1"), ("numpy", "0")]
+
+#: a Python with Fluid 1.8.5, in place of the environment of the session `fluid`
+ORACLE = os.environ.get("FLUIDLITE_ORACLE_PYTHON", "")
 
 nox.options.sessions = ["full", "floor", "package", "sanitize"]
 
@@ -120,6 +128,31 @@ def sanitize(session: nox.Session) -> None:
     kernels = [str(path) for path in Path("tests").glob("test_kernels*.py") if path.stem != "test_kernels_sanitized"]
     chosen = ["-k", "not resident", *OF_TABLES, *kernels]  # sanitizers take memory of their own
     session.run("python", "-m", "pytest", *chosen, env={**SANITIZED, "LD_PRELOAD": library})
+
+
+@nox.session(python="3.7", venv_backend="venv")
+def fluid(session: nox.Session) -> None:
+    """An environment with the last Fluid, for `oracle`."""
+    session.install("paddlepaddle==1.8.5", "protobuf<3.21")  # whose generated code a later protobuf refuses
+    session.run("python", "-c", "import paddle; print(paddle.__version__)")
+
+
+@nox.session(python="3.11", requires=[] if ORACLE else ["fluid"])
+def oracle(session: nox.Session) -> None:
+    """Whether scripts still print what was recorded (with names of scripts: these), and the tests that run real Fluid."""
+    made = Path(session.virtualenv.location).absolute().with_name("fluid") / "bin" / "python"
+    environment = {"FLUIDLITE_ORACLE_PYTHON": ORACLE or str(made)}
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.oracle.record_scripts", "--verify", *session.posargs, env=environment)
+    tests = [path for path in Path("tests").glob("test_*.py") if "FLUIDLITE_ORACLE_PYTHON" in path.read_text("utf-8")]
+    session.run("pytest", "-m", "full or not full", "tests/oracle", *map(str, tests), env=environment)
+
+
+@nox.session(python="3.11")
+def interop(session: nox.Session) -> None:
+    """What others make of our files, and we of theirs."""
+    session.install("-e", ".[test,interop]")
+    session.run("pytest", "tests/interop", "tests/test_export.py", "tests/test_files_of_paddle.py", *session.posargs)
 
 
 @nox.session(python="3.11")

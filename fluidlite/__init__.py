@@ -25,16 +25,20 @@ from fluidlite.backward import append_backward, gradients
 from fluidlite.config import show_config
 from fluidlite.data_feeder import DataFeeder
 from fluidlite.dataset import DatasetFactory
-from fluidlite.executor import CPUPlace, CUDAPlace, Executor, is_compiled_with_cuda
+from fluidlite.dataset_run import FetchHandler
+from fluidlite.executor import CPUPlace, CUDAPlace, Executor, cpu_places, is_compiled_with_cuda
 from fluidlite.framework import (
     Program,
     Variable,
     default_main_program,
     default_startup_program,
+    device_guard,
     name_scope,
     program_guard,
+    require_version,
 )
 from fluidlite.input import data, embedding, one_hot
+from fluidlite.io import load, save
 from fluidlite.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from fluidlite.param_attr import ParamAttr
 from fluidlite.runtime import profile as profiler
@@ -71,6 +75,7 @@ __all__ = [
     "DistributeTranspiler",
     "DistributeTranspilerConfig",
     "Executor",
+    "FetchHandler",
     "LoDTensor",
     "LocalCluster",
     "PSClient",
@@ -84,11 +89,13 @@ __all__ = [
     "clip",
     "constraint",
     "core",
+    "cpu_places",
     "create_lod_tensor",
     "create_random_int_lodtensor",
     "data",
     "default_main_program",
     "default_startup_program",
+    "device_guard",
     "embedding",
     "fusion",
     "global_scope",
@@ -97,6 +104,7 @@ __all__ = [
     "io",
     "is_compiled_with_cuda",
     "layers",
+    "load",
     "metrics",
     "name_scope",
     "nets",
@@ -106,6 +114,8 @@ __all__ = [
     "program_guard",
     "reader",
     "regularizer",
+    "require_version",
+    "save",
     "scope_guard",
     "show_config",
     "transpiler",

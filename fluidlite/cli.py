@@ -1,4 +1,4 @@
-"""The command line: ``fluidlite checkpoint | demo | doctor | fuse | launch | show | trace | transpile``."""
+"""The command line: ``fluidlite checkpoint | demo | doctor | export | fuse | launch | run | show | trace | transpile``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 import fluidlite
 from fluidlite import config, fusion
+from fluidlite import export_command as exporter
 from fluidlite import launch as launcher
 from fluidlite.checkpoint import commands as checkpoints
 from fluidlite.core import ir, serde, text
@@ -48,6 +49,15 @@ def options(
 
 app.command("launch", context_settings=launcher.CONTEXT)(launcher.command)
 app.add_typer(checkpoints.app, name="checkpoint")
+app.command("export")(exporter.command)
+
+
+@app.command("run", context_settings={**launcher.CONTEXT, "help_option_names": []})
+def run_command(context: typer.Context) -> None:
+    """Run a script for Fluid 1.x as it is: run script.py [args], or run -m module [args]."""
+    from fluidlite.compat.run import main as run_script
+
+    run_script(context.args)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +12,7 @@ from fluidlite.core import ir
 from fluidlite.dtypes import Array, exact_array
 from fluidlite.errors import FeedError
 from fluidlite.framework import Program, Variable, VarOrName
-from fluidlite.values.fed import check_shape
+from fluidlite.values.fed import any_batch, check_shape
 from fluidlite.values.lod import LoDTensor, lod_from_lengths
 
 Row: TypeAlias = Sequence[Any]
@@ -72,6 +72,28 @@ class DataFeeder:
         return feeds
 
 
+def joined(feeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One feed of several, as for several devices: their rows and sequences one after the other. Raises FeedError."""
+    if len(feeds) == 1:
+        return dict(feeds[0])
+    names = set(feeds[0])
+    if any(set(feed) != names for feed in feeds):
+        raise FeedError(f"feeds that are to be joined differ in what they feed: {sorted(names)} and others")
+    return {name: _joined(name, [feed[name] for feed in feeds]) for name in feeds[0]}
+
+
+def _joined(name: str, values: Sequence[Any]) -> LoDTensor:
+    tensors = [value if isinstance(value, LoDTensor) else LoDTensor(np.asarray(value)) for value in values]
+    lengths = [tensor.recursive_sequence_lengths() for tensor in tensors]
+    if len({len(levels) for levels in lengths}) > 1:
+        raise FeedError(f"the feeds of {name!r} that are to be joined differ in levels of LoD")
+    merged = [[length for level in levels for length in level] for levels in zip(*lengths, strict=True)]
+    try:
+        return LoDTensor(np.concatenate([tensor.array for tensor in tensors]), lod_from_lengths(merged))
+    except ValueError as error:
+        raise FeedError(f"the feeds of {name!r} cannot be joined: {error}") from error
+
+
 def feed_of_rows(variables: Sequence[ir.Variable], rows: Iterable[Row]) -> Feed:
     """The feed of a batch of rows, each with an entry per variable. Raises FeedError."""
     try:
@@ -95,14 +117,36 @@ def convert(var: ir.Variable, entries: Sequence[Any]) -> LoDTensor:
     lengths: list[list[int]] = [[] for _ in range(var.lod_level)]
     try:
         flat = _flatten(entries, lengths) if lengths else entries
-        array = exact_array(flat, var.dtype)
+        array = exact_array(_numbers(flat), var.dtype)
         array = _reshaped(array, var.shape)
         if var.shape is not None and array.ndim == len(var.shape):
-            check_shape(var.name, array, var.shape)
+            check_shape(var.name, array, var.shape if var.need_check_feed else any_batch(var.shape) or ())
         return LoDTensor(array, lod_from_lengths(lengths))
     except (TypeError, ValueError, OverflowError) as error:
         shape = f"{var.dtype} {list(var.shape or ())}, lod_level {var.lod_level}"
         raise FeedError(f"the rows do not fit variable {var.name!r} ({shape}): {error}") from error
+
+
+def _numbers(entries: Any) -> Any:
+    """Numbers that a reader left as the text of its file, read as such; ValueError where one is none."""
+    if not any(isinstance(_innermost(entry), str) for entry in entries[:1]):
+        return entries
+    texts = np.asarray(entries)
+    numbers = [_number(text) for text in texts.flat]
+    return np.array(numbers, object).reshape(texts.shape)
+
+
+def _innermost(entry: Any) -> Any:
+    while (isinstance(entry, (list, tuple)) or (isinstance(entry, np.ndarray) and entry.ndim)) and len(entry):
+        entry = entry[0]
+    return entry
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _flatten(entries: Iterable[Any], lengths: list[list[int]]) -> list[Any]:

@@ -11,7 +11,7 @@ from fluidlite.core import ir
 from fluidlite.data_feeder import Feed, feed_of_rows
 from fluidlite.dtypes import exact_array
 from fluidlite.errors import DtypeError, EOFException, FeedError, ReaderError, ShapeError
-from fluidlite.framework import Program, Variable
+from fluidlite.framework import Program, Variable, readers
 from fluidlite.reader.background import Background
 from fluidlite.reader.decorators import batch
 from fluidlite.reader.process import read_in_process
@@ -31,7 +31,7 @@ class DataLoader:
     def from_generator(
         feed_list: Sequence[Variable] | None = None,
         capacity: int | None = None,
-        use_double_buffer: bool = True,  # noqa: ARG004
+        use_double_buffer: bool = True,
         iterable: bool = True,
         return_list: bool = False,
         use_multiprocess: bool = False,
@@ -40,10 +40,11 @@ class DataLoader:
         """A loader of batches for the variables of ``feed_list``, up to ``capacity`` of them made ahead.
 
         ``iterable``: it is iterated for feeds; else it feeds the program that the variables belong to between its
-        ``start()`` and ``reset()``. ``return_list``: lists of tensors in place of feeds. ``use_multiprocess``: the
-        generator runs in a process of its own. ``use_double_buffer`` and ``drop_last`` are Fluid's, for several devices.
+        ``start()`` and ``reset()``; `read` ops in it say so. ``return_list``: lists of tensors in place of feeds.
+        ``use_multiprocess``: the generator runs in a process of its own. ``use_double_buffer`` and ``drop_last`` are
+        Fluid's, for several devices; the first still puts its op into the program.
         """
-        return GeneratorLoader(feed_list, capacity, iterable, return_list, use_multiprocess)
+        return GeneratorLoader(feed_list, capacity, iterable, return_list, use_multiprocess, use_double_buffer)
 
     @staticmethod
     def from_dataset(
@@ -55,8 +56,8 @@ class DataLoader:
         return DatasetLoader(dataset, drop_last)
 
 
-class GeneratorLoader:
-    """Feeds from a generator that one of the ``set_`` methods gives it. See `DataLoader.from_generator`.
+class Loader:
+    """Feeds from a generator that one of the ``set_`` methods gives it, for ``items``: the variables, or what a batch has.
 
     What the generator raises is raised to who takes the batches, behind the batches before it; so is FeedError for a batch
     that does not fit the variables. The ``set_`` methods raise ReaderError for what cannot be called.
@@ -64,25 +65,22 @@ class GeneratorLoader:
 
     def __init__(
         self,
-        feed_list: Sequence[Variable] | None = None,
-        capacity: int | None = None,
-        iterable: bool = True,
+        items: Sequence[ir.Variable],
+        capacity: int | None,
+        iterable: bool = False,
         return_list: bool = False,
         use_multiprocess: bool = False,
     ) -> None:
-        if not feed_list:
-            raise ReaderError("a loader needs the variables that it feeds: give feed_list")
-        if not capacity or capacity < 0:
-            raise ReaderError(f"a loader needs a capacity of one or more batches, not {capacity}")
         self.iterable = iterable
-        self._vars = [var.desc for var in feed_list]
-        self._capacity = capacity
+        #: the READER variable of the program that is fed; empty where none is
+        self.reader = ""
+        self._vars = list(items)
+        self._capacity = _checked_capacity(capacity)
         self._return_list = return_list
         self._use_multiprocess = use_multiprocess
         self._feeds: Callable[[], Iterable[Feed]] | None = None
         self._running: Background[Feed] | None = None
-        if not iterable:
-            feed_list[0].program.loaders.append(self)
+        self._pass: FeedIterator | None = None
 
     @property
     def names(self) -> list[str]:
@@ -122,7 +120,32 @@ class GeneratorLoader:
             raise ReaderError("this loader is not iterable: call start(), run the program, and reset() at EOFException")
         return FeedIterator(self._start(), self.names if self._return_list else None)
 
-    __iter__ = __call__
+    def __iter__(self) -> FeedIterator:
+        """The same. ``next(loader)`` goes on with the pass that was begun last this way, as in Fluid."""
+        self._pass = self()
+        return self._pass
+
+    def __next__(self) -> list[Any]:
+        """The next feed of the pass that ``iter(loader)`` began."""
+        if self._pass is None:
+            raise ReaderError("no pass was begun: call iter(loader) before next(loader)")
+        return next(self._pass)
+
+    @property
+    def queue(self) -> FeedQueue:
+        """The batches made ahead; scripts log ``loader.queue.size()``."""
+        return FeedQueue(self)
+
+    def ready(self) -> int:
+        """How many batches of the present pass are made already."""
+        if self._running is not None:
+            return self._running.ready()
+        return 0 if self._pass is None else self._pass.ready()
+
+    @property
+    def capacity(self) -> int:
+        """How many batches are made ahead at most."""
+        return self._capacity
 
     @property
     def is_started(self) -> bool:
@@ -156,6 +179,63 @@ class GeneratorLoader:
         return None if self._running is None else self._running.peek()
 
 
+class ReaderLoader(Loader):
+    """The loader behind a READER variable that the program has already; ``items``: what a batch has."""
+
+    def __init__(self, program: Program, reader: str, items: Sequence[ir.Variable], capacity: int) -> None:
+        super().__init__(items, capacity)
+        self.reader = reader
+        program.loaders.append(self)
+
+
+class FeedQueue:
+    """The queue of a loader by Fluid's names, to look at."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def size(self) -> int:
+        """How many batches wait."""
+        return self._loader.ready()
+
+    def cap(self) -> int:
+        """How many can wait."""
+        return self._loader.capacity
+
+
+class GeneratorLoader(Loader):
+    """The loader of variables, see `DataLoader.from_generator`. One that is not iterable puts its ops into their program."""
+
+    def __init__(
+        self,
+        feed_list: Sequence[Variable] | None = None,
+        capacity: int | None = None,
+        iterable: bool = True,
+        return_list: bool = False,
+        use_multiprocess: bool = False,
+        use_double_buffer: bool = True,
+    ) -> None:
+        if not feed_list:
+            raise ReaderError("a loader needs the variables that it feeds: give feed_list")
+        _checked_capacity(capacity)
+        super().__init__([var.desc for var in feed_list], capacity, iterable, return_list, use_multiprocess)
+        if not iterable:
+            self.reader = self._put_into_program(feed_list, use_double_buffer)
+
+    def _put_into_program(self, feed_list: Sequence[Variable], use_double_buffer: bool) -> str:
+        """The ops that fill the variables; the name of their reader."""
+        program = feed_list[0].program
+        queue, name, buffer = map(
+            readers.names.generate, ("lod_tensor_blocking_queue", "create_py_reader", "double_buffer")
+        )
+        reader = readers.append_create(program.current_block(), queue, name, self._vars)
+        if use_double_buffer:
+            reader = readers.append_double_buffer(program.current_block(), reader, buffer)
+        readers.append_read(program.current_block(), reader, feed_list)
+        program.loaders.append(self)
+        return name
+
+
 class PyReader(GeneratorLoader):
     """`GeneratorLoader` by the names of Fluid before 1.6."""
 
@@ -167,7 +247,7 @@ class PyReader(GeneratorLoader):
         iterable: bool = True,
         return_list: bool = False,
     ) -> None:
-        super().__init__(feed_list, capacity, iterable, return_list)
+        super().__init__(feed_list, capacity, iterable, return_list, use_double_buffer=use_double_buffer)
 
     def decorate_sample_generator(
         self, sample_generator: Reader, batch_size: int, drop_last: bool = True, places: object = None
@@ -210,6 +290,13 @@ class FeedIterator:
 
     def __next__(self) -> list[Any]:
         return self._wrapped(next(self._feeds))
+
+    # the name that scripts for Fluid 1.x use
+    next = __next__
+
+    def ready(self) -> int:
+        """How many feeds are made already."""
+        return self._feeds.ready()
 
     def peek(self) -> list[Any] | None:
         """What `next` will return if that is known by now, else None; waits for nothing."""
@@ -292,24 +379,31 @@ class _Batches:
 def _tensor(var: ir.Variable, value: Any) -> LoDTensor:
     try:
         tensor = value if isinstance(value, LoDTensor) else LoDTensor(exact_array(value, var.dtype))
-        fed = checked(var.name, tensor, var.dtype, var.shape, var.lod_level)
+        fed = checked(var.name, tensor, var.dtype, var.shape, var.lod_level, exact=var.need_check_feed)
     except (DtypeError, ShapeError, FeedError) as error:
         raise FeedError(f"a batch of the generator does not fit variable {var.name!r}: {error}") from error
     return fed if isinstance(fed, LoDTensor) else LoDTensor(fed)
 
 
 def with_loaders(program: Program, feed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run of ``program`` is fed: ``feed`` and, where it has nothing for them, batches of the program's loaders.
+    """What a run of ``program`` is fed: ``feed`` and, where it has nothing for what `read` ops fill, batches of the
+    program's loaders.
 
     Raises EOFException when a loader has no more.
     """
-    for loader in _loaders_needed(program, feed):
-        feed = {**feed, **loader.next_feed()}
+    if not program.loaders:
+        return feed
+    loaders = {loader.reader: loader for loader in program.loaders}
+    reads = [(loaders.get(name), outputs) for name, found in readers.sources(program.desc).items() for outputs in found]
+    # a loader that is started comes before one that was forgotten and fills the same variables
+    for loader, outputs in sorted(reads, key=lambda read: read[0] is None or not read[0].is_started):
+        if loader is not None and not set(outputs) <= set(feed):
+            batch_ = loader.next_feed()
+            feed = {**feed, **dict(zip(outputs, batch_.values(), strict=True))}
     return feed
 
 
-def _loaders_needed(program: Program, feed: Mapping[str, Any]) -> list[GeneratorLoader]:
-    """Those of the program's loaders that are started, or else one that should be, whose variables are not fed."""
-    needed: list[GeneratorLoader] = [one for one in program.loaders if not set(one.names) <= set(feed)]
-    started = [one for one in needed if one.is_started]
-    return started or needed[:1]
+def _checked_capacity(capacity: int | None) -> int:
+    if not capacity or capacity < 0:
+        raise ReaderError(f"a loader needs a capacity of one or more batches, not {capacity}")
+    return capacity

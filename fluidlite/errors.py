@@ -21,6 +21,10 @@ class UnknownOpError(ProgramError):
     """An op type that no record declares; the message names the close ones."""
 
 
+class NotSupported(FluidliteError, NotImplementedError):  # noqa: N818 (says of a name of Fluid what it is)
+    """A name of Fluid that fluidlite leaves out on purpose; names it, says why, and what to use in its place."""
+
+
 class ShapeError(ProgramError):
     """Shapes that do not fit each other, found while a program is built or run."""
 
@@ -71,6 +75,10 @@ class CorruptFileError(FluidliteError, ValueError):
 
 class MissingFileError(FluidliteError, FileNotFoundError):
     """A file that is to be read is not there; names the file and what was wanted of it."""
+
+
+class MissingPackageError(FluidliteError, ImportError):
+    """An optional package is not installed; names it and the extra of fluidlite that brings it."""
 
 
 class UnwritableFileError(FluidliteError, OSError):
@@ -144,6 +152,10 @@ class ServerFailedError(RemoteError):
 
 class AddressInUseError(RemoteError, OSError):
     """The port that a server was told to listen on is taken."""
+
+
+class FleetError(FluidliteError, ValueError, TypeError):
+    """A call of fleet that comes too early or at the wrong role, or an argument that it cannot take; says what it needs."""
 
 
 class LaunchError(FluidliteError, RuntimeError):

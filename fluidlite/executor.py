@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Final, Self, TypeAlias
 
 from fluidlite import framework
+from fluidlite.core import dataflow, edit
+from fluidlite.core.ir import Program as ProgramDesc
+from fluidlite.data_feeder import joined
 from fluidlite.data_loader import with_loaders
 from fluidlite.dataset import DatasetBase
-from fluidlite.dataset_run import run_dataset, without_updates
+from fluidlite.dataset_run import FetchHandler, run_dataset, without_updates
 from fluidlite.errors import FetchError, FluidliteError, ProgramError
-from fluidlite.framework import Program, Variable, VarOrName
+from fluidlite.framework import Operator, Program, Variable, VarOrName
+from fluidlite.framework.versions import cpu_count
 from fluidlite.fusion.pipeline import Choice, chosen
 from fluidlite.kernels import choice
+from fluidlite.ops import registry
 from fluidlite.ops.context import Ports
 from fluidlite.ports import ProcessPorts, starts_before
 from fluidlite.runtime.executor import ExecutorCore
 from fluidlite.runtime.scope import Scope
+from fluidlite.transpiler import fluid_wire
+from fluidlite.transpiler.legacy import translate
+
+#: what `Executor.run` takes in its ``fetch_list``
+Fetch: TypeAlias = "VarOrName | Operator | tuple[Any, ...]"
+#: how many pruned programs an executor keeps
+_PRUNED: Final = 16
 
 
 class CPUPlace:
@@ -24,6 +36,11 @@ class CPUPlace:
 
     def __repr__(self) -> str:
         return "CPUPlace()"
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """``device_count`` places; by default as many as the environment variable CPU_NUM says, else one."""
+    return [CPUPlace() for _ in range(cpu_count() if device_count is None else device_count)]
 
 
 class CUDAPlace:
@@ -62,15 +79,17 @@ class Executor:
         self.ports: Ports = ports if ports is not None else ProcessPorts()
         #: by program: what is called at versions
         self._hooks: dict[int, list[_Every]] = {}
+        #: the last pruned programs, by what they were pruned of and for
+        self._pruned: dict[tuple[int, int, tuple[str, ...]], Program] = {}
         #: by program: batches of data sets that are still to be left out
         self._to_skip: dict[int, int] = {}
-        self._core = ExecutorCore(self.ports, chosen(fusion), in_place=in_place)
+        self._core = ExecutorCore(self.ports, chosen(fusion), in_place=in_place, translate=_as_here)
 
     def run(
         self,
         program: Program | None = None,
         feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        fetch_list: VarOrName | Sequence[VarOrName] | None = None,
+        fetch_list: Fetch | Sequence[Fetch] | None = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
         scope: Scope | None = None,
@@ -81,19 +100,36 @@ class Executor:
     ) -> list[Any]:
         """Run a program once (default: the default main program) and return the fetched values.
 
-        ``feed``: variable name -> array of the declared dtype and shape, or LoDTensor; or a list of one such, as loaders
-        give it. What it lacks, loaders of the program that are not iterable add (EOFException when they have no more). ``fetch_list``: Variables or
-        names; a single one is taken as a list of one. ``return_numpy=False`` returns LoDTensors. Programs are
-        compiled once and recompiled when edited, whatever ``use_program_cache`` says; the other arguments are Fluid's
-        and change nothing.
+        ``feed``: variable name -> array of the declared dtype and shape, or LoDTensor; or a list of such, as for several
+        devices, which are joined. What it lacks, loaders of the program that are not iterable add (EOFException when they
+        have no more). ``fetch_list``: Variables or names; a single one is taken as a list of one. Ops in it, or what
+        ``minimize`` returned, fetch nothing. ``use_prune``: run only the ops that the fetched ones, and those ops, need.
+        ``return_numpy=False`` returns LoDTensors. Programs are compiled once and recompiled when edited, whatever
+        ``use_program_cache`` says; the other arguments are Fluid's and change nothing.
 
         Raises FeedError, FetchError, UninitializedError, OpRunError and what the ops raise.
         """
+        fetch_list, wanted = _without_ops(fetch_list)
         program, feed, names = _as_given(program, feed, fetch_list)
+        if use_prune or wanted:
+            program = self._pruned_to(program, feed, [*names, *wanted])
+            feed = {name: value for name, value in feed.items() if name in program.desc.root.vars}
         values = self._core.run(program.desc, with_loaders(program, feed), names, scope, return_numpy)
         for hook in self._hooks.get(program.desc.uid, ()):
             hook.look(self.ports.version if program.distribution is not None else hook.runs + 1)
         return values
+
+    def _pruned_to(self, program: Program, feed: Mapping[str, Any], targets: Sequence[str]) -> Program:
+        """A copy of a program with only the ops that ``targets`` need, the last writers of targets among them."""
+        key = program.desc.uid, program.desc.edits, (*targets, *sorted(feed))
+        if key not in self._pruned:
+            pruned = program.clone()
+            ops = dataflow.prune(pruned.desc, (), targets, registry.find)
+            edit.set_ops(pruned.desc, pruned.desc.root, ops)
+            if len(self._pruned) >= _PRUNED:
+                del self._pruned[next(iter(self._pruned))]
+            self._pruned[key] = pruned
+        return self._pruned[key]
 
     def run_every(self, versions: int, function: Callable[[int], object], program: Program | None = None) -> None:
         """Call ``function(version)`` after the run of a program with which the model reaches a multiple of ``versions``.
@@ -106,7 +142,7 @@ class Executor:
         """
         if versions < 1:
             raise ProgramError(f"run_every: versions must be at least 1, not {versions}")
-        program = program if program is not None else framework.default_main_program()
+        program = framework.as_program(program) if program is not None else framework.default_main_program()
         self._hooks.setdefault(program.desc.uid, []).append(_Every(versions, function))
 
     def check(
@@ -156,13 +192,14 @@ class Executor:
         fetch_list: Sequence[VarOrName] | None = None,
         fetch_info: Sequence[str] | None = None,
         print_period: int = 100,
-        fetch_handler: object = None,
+        fetch_handler: FetchHandler | None = None,
         *,
         look_ahead: bool = False,
     ) -> None:
         """Run the program once per batch of a dataset, whose batches a thread makes ahead.
 
-        Every ``print_period`` batches ``fetch_list`` is fetched and printed behind the texts of ``fetch_info``. With
+        Every ``print_period`` batches ``fetch_list`` is fetched and printed behind the texts of ``fetch_info``;
+        ``fetch_handler`` is called by time, see `FetchHandler`. With
         ``look_ahead`` the rows of a batch are asked for before the batch before it is run: see `prefetch`. The other
         arguments are Fluid's and change nothing: files are read by the threads that the dataset was told of, and steps
         follow each other. In a process that `fluidlite launch --restart` started again, the batches of its steps that
@@ -170,9 +207,11 @@ class Executor:
         FetchError and what `run` does.
         """
         ahead = self.prefetch if look_ahead else None
-        program = program if program is not None else framework.default_main_program()
+        program = framework.as_program(program) if program is not None else framework.default_main_program()
         skip = self._counted_before(program)
-        batches = run_dataset(self, program, dataset, fetch_list, fetch_info, print_period, scope, ahead, skip)
+        batches = run_dataset(
+            self, program, dataset, fetch_list, fetch_info, print_period, scope, ahead, skip, fetch_handler
+        )
         self._to_skip[program.desc.uid] = max(0, skip - batches)
 
     def _counted_before(self, program: Program) -> int:
@@ -192,10 +231,11 @@ class Executor:
         fetch_list: Sequence[VarOrName] | None = None,
         fetch_info: Sequence[str] | None = None,
         print_period: int = 100,
-        fetch_handler: object = None,
+        fetch_handler: FetchHandler | None = None,
     ) -> None:
         """Like `train_from_dataset`; of a program that trains, a copy ``for_test`` is run, which changes no parameter."""
-        run_dataset(self, without_updates(program), dataset, fetch_list, fetch_info, print_period, scope)
+        program = without_updates(framework.as_program(program))
+        run_dataset(self, program, dataset, fetch_list, fetch_info, print_period, scope, fetch_handler=fetch_handler)
 
     def close(self) -> None:
         """Tell the servers that this trainer is done. Idempotent; the executor cannot run afterwards."""
@@ -228,17 +268,22 @@ class _Every:
             self._function(version)
 
 
+def _as_here(program: ProgramDesc) -> ProgramDesc:
+    """The form in which a program runs here; what it does not say of the wire, the environment does."""
+    return translate(program, fluid_wire.of_environment())
+
+
 def _as_given(
     program: Program | None,
     feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-    fetch_list: VarOrName | Sequence[VarOrName] | None,
+    fetch_list: Any,
 ) -> tuple[Program, Mapping[str, Any], list[str]]:
     """The arguments of a run: defaults filled in, kinds checked."""
-    program = program if program is not None else framework.default_main_program()
+    program = framework.as_program(program) if program is not None else framework.default_main_program()
     if not isinstance(program, Program):
         raise ProgramError(f"Executor.run needs a Program, not {type(program).__name__}")
-    if isinstance(feed, Sequence) and len(feed) == 1:
-        feed = feed[0]
+    if isinstance(feed, Sequence) and feed and all(isinstance(one, Mapping) for one in feed):
+        feed = joined(feed)
     if feed is not None and not isinstance(feed, Mapping):
         raise ProgramError(f"feed must be a dict of variable name -> value, not {type(feed).__name__}")
     names = fetch_names(fetch_list)
@@ -248,6 +293,21 @@ def _as_given(
         if name in moved and program.desc.find_var(name, program.desc.root) is None:
             raise FetchError(f"cannot fetch {name!r} in a trainer: the transpiler moved it to the servers")
     return program, feed or {}, names
+
+
+def _without_ops(fetch_list: Any) -> tuple[Any, list[str]]:
+    """What is to be fetched, and what the ops in the list write: ops, lists of them, and pairs that `minimize` returned."""
+    if not isinstance(fetch_list, (list, tuple)):
+        return fetch_list, []
+    kept, written = [], []
+    for item in fetch_list:
+        ops = item[0] if isinstance(item, tuple) and item and isinstance(item[0], (list, tuple)) else item
+        ops = [ops] if isinstance(ops, Operator) else ops
+        if isinstance(ops, (list, tuple)) and all(isinstance(op, Operator) for op in ops):
+            written += [name for op in ops for name in op.output_arg_names]
+        else:
+            kept.append(item)
+    return kept, written
 
 
 def fetch_names(fetch_list: VarOrName | Sequence[VarOrName] | None) -> list[str]:

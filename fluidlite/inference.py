@@ -37,8 +37,43 @@ def inference_program(program: Program, feeds: Sequence[str], targets: Sequence[
     _drop_unused_blocks(twin)
     _set_is_test(twin)
     _drop_unused_vars(twin, {*feeds, *results})
-    _add_feed_fetch(twin, feeds, results)
+    prepend_feed(twin, feeds)
+    append_fetch(twin, results)
+    spell_defaults(twin)
     return twin, results
+
+
+def spell_defaults(program: Program) -> None:
+    """Write out the attributes that an op leaves to their defaults: so do the files of Fluid, and Paddle 3 and its
+    converters read no others."""
+    for _, op in program.all_ops():
+        op_def = registry.find(op.type)
+        for name, spec in op_def.attrs.items() if op_def is not None else ():
+            if not spec.required and name not in op.attrs:
+                edit.set_attr(program, op, name, Attr(spec.type, spec.default))
+
+
+def only_computing(program: Program, targets: Sequence[str]) -> Program:
+    """The part of ``program`` that computes ``targets`` from data, for inference; ``program`` stays as it is."""
+    twin = edit.clone(program)
+    for name in targets:
+        if name not in twin.root.vars:
+            raise ProgramError(f"no inference program: the program has no variable {name!r}")
+    strip_training(twin)
+    data = [name for name, var in twin.root.vars.items() if var.is_data]
+    edit.set_ops(twin, twin.root, dataflow.prune(twin, data, list(targets), registry.find))
+    _drop_unused_blocks(twin)
+    _drop_unused_vars(twin, set(targets))
+    return twin
+
+
+def pruned(program: Program, targets: Sequence[str], feeds: Sequence[str] = ()) -> Program:
+    """The part of ``program`` that computes ``targets``, ``feeds`` being given; ``program`` stays as it is."""
+    twin = edit.clone(program)
+    edit.set_ops(twin, twin.root, dataflow.prune(twin, feeds, list(targets), registry.find))
+    _drop_unused_blocks(twin)
+    _drop_unused_vars(twin, {*targets, *feeds} & twin.root.vars.keys())
+    return twin
 
 
 def take_feed_fetch(program: Program) -> tuple[list[str], list[str]]:
@@ -193,14 +228,27 @@ def _drop_unused_vars(program: Program, keep: set[str]) -> None:
             edit.remove_var(program, block, name)
 
 
-def _add_feed_fetch(program: Program, feeds: Sequence[str], results: Sequence[str]) -> None:
-    """In the order in which Fluid writes them: feed ops from the last to the first, then the program, then fetch ops."""
+def prepend_feed(program: Program, names: Sequence[str], holder: str = _FEED) -> None:
+    """Feed ops before the others, in the order in which Fluid writes them: from the last to the first."""
     root = program.root
-    edit.add_var(program, root, Variable(_FEED, VarKind.FEED_MINIBATCH, persistable=True))
-    edit.add_var(program, root, Variable(_FETCH, VarKind.FETCH_LIST, persistable=True))
-    for col, name in enumerate(feeds):
+    if names:
+        edit.add_var(program, root, Variable(holder, VarKind.FEED_MINIBATCH, persistable=True))
+    for col, name in enumerate(names):
+        _check_known(program, _FEED, name)
         attrs = {"col": Attr(AttrType.INT, col), **_ROLE}
-        edit.insert_op(program, root, 0, Operator(_FEED, {"X": [_FEED]}, {"Out": [name]}, attrs))
-    for col, name in enumerate(results):
+        edit.insert_op(program, root, 0, Operator(_FEED, {"X": [holder]}, {"Out": [name]}, attrs))
+
+
+def append_fetch(program: Program, names: Sequence[str], holder: str = _FETCH) -> None:
+    """Fetch ops behind the others."""
+    root = program.root
+    edit.add_var(program, root, Variable(holder, VarKind.FETCH_LIST, persistable=True))
+    for col, name in enumerate(names):
+        _check_known(program, _FETCH, name)
         attrs = {"col": Attr(AttrType.INT, col), **_ROLE}
-        edit.append_op(program, root, Operator(_FETCH, {"X": [name]}, {"Out": [_FETCH]}, attrs))
+        edit.append_op(program, root, Operator(_FETCH, {"X": [name]}, {"Out": [holder]}, attrs))
+
+
+def _check_known(program: Program, what: str, name: str) -> None:
+    if name not in program.root.vars:
+        raise ProgramError(f"cannot {what} {name!r}: the program has no such variable")

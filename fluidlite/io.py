@@ -4,26 +4,35 @@ As in Fluid, the readers of `fluidlite.reader` and the loaders of `fluidlite.dat
 
 What is saved are values of ``global_scope()``, or, for a transpiled trainer's program, what the servers hold
 (`fluidlite.dist_io`): the files are those of a local run either way. A variable's file is named like the variable,
-below ``dirname``; with ``filename`` all variables go into that one file, sorted by name.
+below ``dirname``; with ``filename`` all variables go into that one file, sorted by name. The formats: docs/files.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, NoReturn
+
+import numpy as np
 
 from fluidlite import framework
 from fluidlite.checkpoint_io import load_checkpoint, save_checkpoint, watch_checkpoints
 from fluidlite.core import ir
 from fluidlite.core.verify import verify
 from fluidlite.data_loader import DataLoader, PyReader
-from fluidlite.dist_io import NOT_SAVED, ServerStore, Store, load_on_server, names_on_server
-from fluidlite.dtypes import VarKind, numpy_dtype
-from fluidlite.errors import CorruptFileError, DtypeError, ProgramError, ShapeError, UninitializedError
+from fluidlite.errors import NotSupported, ProgramError, UninitializedError
 from fluidlite.framework import Parameter, Program, Variable, VarOrName
-from fluidlite.inference import inference_program, looked_up_tables, take_feed_fetch
+from fluidlite.inference import (
+    append_fetch,
+    inference_program,
+    looked_up_tables,
+    only_computing,
+    prepend_feed,
+    take_feed_fetch,
+)
 from fluidlite.ops import registry
+from fluidlite.ops.versions import as_this_version
 from fluidlite.reader import (
     ComposeNotAligned,
     batch,
@@ -37,160 +46,80 @@ from fluidlite.reader import (
     shuffle,
     xmap_readers,
 )
-from fluidlite.runtime.scope import Scope, global_scope
+from fluidlite.runtime.scope import global_scope
 from fluidlite.serving import ask_servers
+from fluidlite.state_io import load, load_program_state, save, set_program_state
 from fluidlite.values import files
 from fluidlite.values.initial import Constant
-from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 from fluidlite.values.sparse_table import SparseTable
+from fluidlite.var_io import (
+    ScopeStore,
+    chosen,
+    get_program_parameter,
+    get_program_persistable_vars,
+    in_memory,
+    is_belong_to_optimizer,
+    is_parameter,
+    is_persistable,
+    load_combined,
+    load_params,
+    load_persistables,
+    load_values,
+    load_vars,
+    program_of,
+    save_params,
+    save_persistables,
+    save_values,
+    save_vars,
+    store_of,
+)
 
 __all__ = [
     "ComposeNotAligned",
     "DataLoader",
     "PyReader",
+    "append_fetch_ops",
     "batch",
     "buffered",
     "cache",
     "chain",
     "compose",
     "firstn",
+    "get_inference_program",
+    "get_parameter_value",
+    "get_parameter_value_by_name",
     "get_program_parameter",
     "get_program_persistable_vars",
     "is_belong_to_optimizer",
     "is_parameter",
     "is_persistable",
+    "load",
     "load_checkpoint",
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_program_state",
     "load_vars",
     "map_readers",
     "multiprocess_reader",
+    "prepend_feed_ops",
+    "save",
     "save_checkpoint",
     "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",
+    "set_program_state",
     "shuffle",
     "watch_checkpoints",
     "xmap_readers",
 ]
 
-Predicate: TypeAlias = Callable[[Variable], bool]
-_MODEL = "__model__"
-
-
-class ScopeStore:
-    """Implements `Store` for the values of this process."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def read(self, names: Sequence[str]) -> list[Any]:
-        return [self._scope.get(name) for name in names]
-
-    def write(self, name: str, value: Any) -> None:
-        self._scope.set(name, files.into_table(self._scope.get(name), value))
-
-    def holds_rows(self, name: str) -> bool:
-        return files.holds_rows(self._scope.get(name))
-
-
-def is_parameter(var: Variable) -> bool:
-    """Whether training changes the variable by an optimizer."""
-    return isinstance(var, Parameter)
-
-
-def is_persistable(var: Variable) -> bool:
-    """Whether the variable outlives a run: parameters, accumulators, learning rates, counters."""
-    return var.persistable and var.type not in NOT_SAVED
-
-
-def is_belong_to_optimizer(var: Variable) -> bool:
-    """Whether the variable is persistable but no parameter and not fed."""
-    return is_persistable(var) and not is_parameter(var) and not var.desc.need_check_feed
-
-
-def get_program_parameter(program: Program) -> list[Variable]:
-    """The program's parameters."""
-    return [var for var in program.list_vars() if is_parameter(var)]
-
-
-def get_program_persistable_vars(program: Program) -> list[Variable]:
-    """The program's persistable variables."""
-    return [var for var in program.list_vars() if is_persistable(var)]
-
-
-def save_vars(
-    executor: Any,
-    dirname: str | Path,
-    main_program: Program | None = None,
-    vars: Sequence[VarOrName] | None = None,
-    predicate: Predicate | None = None,
-    filename: str | None = None,
-) -> None:
-    """Save variables of a program: those listed in ``vars``, or those that ``predicate`` accepts.
-
-    ``main_program`` defaults to the default main program. Of a pserver's program, what that server holds is saved under
-    its names there. Raises UninitializedError for a variable without a value.
-    """
-    program = _program(main_program)
-    _save(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
-
-
-def save_params(
-    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Save the parameters."""
-    save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
-
-
-def save_persistables(
-    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Save all that training must remember: parameters, accumulators, learning rate, step counters."""
-    save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
-
-
-def load_vars(
-    executor: Any,
-    dirname: str | Path,
-    main_program: Program | None = None,
-    vars: Sequence[VarOrName] | None = None,
-    predicate: Predicate | None = None,
-    filename: str | None = None,
-) -> None:
-    """Load variables that `save_vars` wrote; with ``filename`` the file must hold exactly these.
-
-    Raises MissingFileError and CorruptFileError naming the file, ShapeError and DtypeError when a value is not what the
-    variable is declared to be. Of a pserver's program, the server's own slices and shards are taken from the files of the
-    whole model, one file per variable.
-    """
-    program = _program(main_program)
-    if _is_server(program):
-        if filename is not None:
-            raise ProgramError(
-                f"a pserver loads from one file per variable, not from {filename!r}; load that by a trainer"
-            )
-        names = [var.name for var in _chosen(Program(program.distribution.main), vars, predicate)]
-        load_on_server(program.distribution.plan, global_scope(), Path(dirname), names)
-        return
-    _load(_store(executor, program), Path(dirname), _chosen(program, vars, predicate), filename)
-
-
-def load_params(
-    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Load what `save_params` wrote."""
-    load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
-
-
-def load_persistables(
-    executor: Any, dirname: str | Path, main_program: Program | None = None, filename: str | None = None
-) -> None:
-    """Load what `save_persistables` wrote."""
-    load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
+_MODEL: Final = "__model__"
+#: the ends of the names of Paddle 2's files
+_MODEL_END: Final = ".pdmodel"
+_PARAMS_END: Final = ".pdiparams"
 
 
 def save_inference_model(
@@ -212,52 +141,101 @@ def save_inference_model(
     training on. Returns the names of the saved program's results.
     """
     from fluidlite.core import serde
+    from fluidlite.core.op_compat import add_compatibility_map
 
-    program = _program(main_program)
+    program = program_of(main_program)
     original = program.desc if program.distribution is None else program.distribution.main
     feeds = [feeded_var_names] if isinstance(feeded_var_names, str) else list(feeded_var_names)
     targets = [target_vars] if isinstance(target_vars, (str, Variable)) else list(target_vars)
     saved, results = inference_program(original, feeds, [framework.name_of(target) for target in targets])
-    name = model_filename or _MODEL
+    name = Path(model_filename or _MODEL).name
     if not export_for_deployment:
         saved, name = original, f"{name}.main_program"
+    else:
+        add_compatibility_map(saved)
     folder = Path(dirname)
     content = serde.to_bytes(saved)
     with files.replacing(folder / name) as stream:
         stream.write(content)
     if not program_only:
-        variables = _chosen(Program(saved), None, is_persistable)
-        _save(_store(executor, program), folder, variables, params_filename)
+        variables = chosen(Program(saved), None, is_persistable)
+        save_values(
+            store_of(executor, program), folder, variables, Path(params_filename).name if params_filename else None
+        )
     return results
 
 
 def load_inference_model(
-    dirname: str | Path,
+    dirname: str | Path | None,
     executor: Any,
-    model_filename: str | None = None,
-    params_filename: str | None = None,
+    model_filename: str | bytes | None = None,
+    params_filename: str | bytes | None = None,
     pserver_endpoints: Sequence[str] | None = None,
 ) -> list[Any]:
-    """Load what `save_inference_model` wrote, of fluidlite or of Fluid, into the global scope.
+    """Load what `save_inference_model` wrote, of fluidlite, Fluid or Paddle 2 and 3, into the global scope.
 
-    Returns ``[program, names to feed, variables to fetch]``. Tables become read-only for the program: an id without a
-    row reads zeros. With ``pserver_endpoints``, the servers of a job that has such tables, in the job's order, the rows
-    of every table are those that the servers have when the program is run: its file is not read. The process need be none
-    of the job's; its executor is to be closed. ``executor`` is Fluid's and not used.
+    ``dirname`` is the folder with ``model_filename`` (default ``__model__``) and the parameters, one file each or all in
+    ``params_filename``; or the prefix of ``.pdmodel`` and ``.pdiparams`` (or the former itself); or None, and the file names are the contents
+    themselves, as bytes. Returns ``[program, names to feed, variables to fetch]``. Tables become read-only for the
+    program: an id without a row reads zeros. With ``pserver_endpoints``, the servers of a job that has such tables, in the
+    job's order, the rows of every table are those that the servers have when the program is run: its file is not read.
+    The process need be none of the job's; its executor is to be closed. ``executor`` is Fluid's and not used.
+
+    Raises MissingFileError, CorruptFileError, ProgramError (an op that there is not here) and NotSupported (a model in
+    the JSON form of Paddle 3), naming the file.
     """
+    if dirname is None:
+        return _load_model(in_memory(model_filename), "the model in memory", pserver_endpoints, None, params_filename)
+    if isinstance(model_filename, bytes) or isinstance(params_filename, bytes):
+        raise ProgramError("a model in memory goes with dirname None")
+    folder, model, params = _places(Path(dirname), model_filename, params_filename)
+    with files.opened(folder / model, "the inference model") as stream:
+        content = stream.read()
+    return _load_model(content, str(folder / model), pserver_endpoints, folder, params)
+
+
+def _places(folder: Path, model: str | None, params: str | None) -> tuple[Path, str, str | None]:
+    """(folder, file of the program, file of all parameters); a prefix stands for Paddle 2's two files."""
+    itself = folder.suffix == _MODEL_END and folder.is_file()
+    if itself:
+        folder = folder.with_suffix("")
+    prefixed = folder.with_name(folder.name + _MODEL_END)
+    if model is None and (itself or not folder.is_dir()):
+        if folder.with_name(f"{folder.name}.json").is_file() and not prefixed.is_file():
+            _refuse_json(f"{folder}.json")
+        if prefixed.is_file():
+            beside = folder.with_name(folder.name + _PARAMS_END)
+            return folder.parent, prefixed.name, params or (beside.name if beside.is_file() else None)
+    return folder, Path(model or _MODEL).name, Path(params).name if params else None
+
+
+def _refuse_json(source: str) -> NoReturn:
+    raise NotSupported(
+        f"{source} is a model in the JSON form of Paddle 3 (PIR), which has other ops; save it in the ProgramDesc form: set "
+        "the environment variable FLAGS_enable_pir_api=0 before paddle is imported, then paddle.static.save_inference_model"
+    )
+
+
+def _load_model(
+    content: bytes, source: str, endpoints: Sequence[str] | None, folder: Path | None, params: str | bytes | None
+) -> list[Any]:
     from fluidlite.core import serde
 
-    path = Path(dirname) / (model_filename or _MODEL)
-    with files.opened(path, "the inference model") as stream:
-        desc = serde.from_bytes(stream.read(), str(path))
+    if content[:1] == b"{":
+        _refuse_json(source)
+    desc = as_this_version(serde.from_bytes(content, source))
     try:
         feeds, results = take_feed_fetch(desc)
         verify(desc, registry.find)
     except ProgramError as error:
-        raise ProgramError(f"{path}: {error}") from error
-    program = Program(ask_servers(desc, pserver_endpoints) if pserver_endpoints else desc)
+        raise ProgramError(f"{source}: {error}") from error
+    program = Program(ask_servers(desc, endpoints) if endpoints else desc)
     store = ScopeStore(global_scope())
-    _load(store, Path(dirname), _chosen(program, None, is_persistable), params_filename)
+    variables = chosen(program, None, is_persistable)
+    if folder is None:
+        load_combined(store, BytesIO(in_memory(params)), variables, "the parameters in memory")
+    else:
+        load_values(store, folder, variables, None if params is None else str(params))
     for var in looked_up_tables(program.desc):
         (rows,) = store.read([var.name])
         if isinstance(rows, SelectedRows):
@@ -265,110 +243,42 @@ def load_inference_model(
     return [program, feeds, [program.global_block().var(name) for name in results]]
 
 
-def _program(program: Program | None) -> Program:
-    if program is None:
-        return framework.default_main_program()
-    if not isinstance(program, Program):
-        raise ProgramError(f"main_program must be a Program, not {type(program).__name__}")
-    return program
+def get_inference_program(target_vars: VarOrName | Sequence[VarOrName], main_program: Program | None = None) -> Program:
+    """The part of a program that computes ``target_vars``, for inference: no training ops, ``is_test`` set."""
+    targets = [target_vars] if isinstance(target_vars, (str, Variable)) else list(target_vars)
+    return Program(only_computing(program_of(main_program).desc, [framework.name_of(target) for target in targets]))
 
 
-def _chosen(program: Program, vars: Sequence[VarOrName] | None, predicate: Predicate | None) -> list[ir.Variable]:
-    """The declarations of what is to be saved or loaded, each once, by name."""
-    candidates = _candidates(program, predicate or is_persistable) if vars is None else vars
-    found = {}
-    for item in candidates:
-        var = item if isinstance(item, Variable) else program.global_block().var(item)
-        found[var.name] = var.desc
-    return [found[name] for name in sorted(found)]
+def prepend_feed_ops(
+    inference_program: Program, feed_target_names: Sequence[str], feed_holder_name: str = "feed"
+) -> None:
+    """Put a `feed` op for each name before the ops of a program: in column 0 the first name, whose op comes last."""
+    prepend_feed(inference_program.desc, feed_target_names, feed_holder_name)
 
 
-def _candidates(program: Program, predicate: Predicate) -> list[Variable]:
-    """What the predicate accepts: of a trainer's program among the variables of the model as it was before."""
-    distribution = program.distribution
-    if _is_server(program):
-        held = names_on_server(distribution.plan)
-        return [var for var in program.list_vars() if var.name in held]
-    original = program if distribution is None else Program(distribution.main)
-    return [var for var in original.list_vars() if var.type not in NOT_SAVED and predicate(var)]
+def append_fetch_ops(
+    inference_program: Program, fetch_target_names: Sequence[str], fetch_holder_name: str = "fetch"
+) -> None:
+    """Put a `fetch` op for each name behind the ops of a program."""
+    append_fetch(inference_program.desc, fetch_target_names, fetch_holder_name)
 
 
-def _is_server(program: Program) -> bool:
-    """Whether this is the program of a pserver, whose scope holds its part of the model."""
-    return program.distribution is not None and program.distribution.plan.endpoint is not None
+def get_parameter_value(para: Parameter, executor: Any) -> Any:
+    """The value of a parameter as an array of its own. Raises ProgramError for another variable."""
+    if not is_parameter(para):
+        raise ProgramError(f"{framework.name_of(para)!r} is no parameter")
+    return get_parameter_value_by_name(para.name, executor, para.program)
 
 
-def _store(executor: Any, program: Program) -> Store:
-    """Where a program's values are. A program that was cloned for testing before ``transpile`` shares its variables
-    with the default main program."""
-    trainer = program if program.distribution is not None else framework.default_main_program()
-    local = ScopeStore(global_scope())
-    if trainer.distribution is None or _is_server(program):
-        return local
-    return ServerStore(trainer.distribution.plan, trainer.desc, local, executor)
-
-
-def _save(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
-    names = [var.name for var in variables]
-    values = dict(zip(names, store.read(names), strict=True))
-    for name, value in values.items():
-        if value is None:
-            raise UninitializedError(f"variable {name!r} has no value to save; run the startup program first")
-    if filename is not None:
-        files.save(folder / filename, values)
-        return
-    for name, value in values.items():
-        files.save(_file(folder, name), {name: value})
-
-
-def _load(store: Store, folder: Path, variables: Sequence[ir.Variable], filename: str | None) -> None:
-    """Load by name: a table comes before its accumulators, whose names begin with its own."""
-    rows = [_is_rows(store, var) for var in variables]
-    if filename is not None:
-        path = folder / filename
-        values = files.load_all(path, [var.name for var in variables], rows)
-        for var, value in zip(variables, values, strict=True):
-            store.write(var.name, _checked(var, value, path))
-        return
-    for var, is_rows in zip(variables, rows, strict=True):
-        path = _file(folder, var.name)
-        value = files.load(path, var.name, rows=is_rows)
-        if isinstance(value, SelectedRows) and not is_rows:
-            raise CorruptFileError(f"{path} holds rows by id, but variable {var.name!r} is an array")
-        store.write(var.name, _checked(var, value, path))
-
-
-def _is_rows(store: Store, var: ir.Variable) -> bool:
-    if store.holds_rows(var.name):
-        return True
-    if isinstance(var, ir.Parameter) and var.is_distributed:
-        raise UninitializedError(f"table {var.name!r} does not exist yet; run the startup program before loading it")
-    return var.kind is VarKind.SELECTED_ROWS
-
-
-def _checked(var: ir.Variable, value: files.Saved, path: Path) -> files.Saved:
-    """The value, if it is what the variable is declared to be."""
-    if isinstance(value, SelectedRows):
-        array, declared = value.value, (var.shape or ())[1:]
-        actual = array.shape[1:]
-    else:
-        array, declared = value.array if isinstance(value, LoDTensor) else value, var.shape or ()
-        actual = array.shape
-    if array.dtype != numpy_dtype(var.dtype):
-        raise DtypeError(f"{path} holds {array.dtype.name}, but variable {var.name!r} is {var.dtype}")
-    fits = len(actual) == len(declared) and all(d in {-1, a} for d, a in zip(declared, actual, strict=True))
-    if declared and not fits:
-        raise ShapeError(
-            f"{path} holds shape {list(array.shape)}, but variable {var.name!r} is {list(var.shape or ())}"
-        )
-    return value
-
-
-def _file(folder: Path, name: str) -> Path:
-    """The file of a variable; "/" in a name makes folders, but none outside ``folder``."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ProgramError(f"variable name {name!r} points outside the folder {folder}")
-    return folder / name
+def get_parameter_value_by_name(name: str, executor: Any, program: Program | None = None) -> Any:
+    """The value of the parameter ``name`` of a program (default: the default main program) as an array of its own."""
+    var = program_of(program).global_block().var(name)
+    if not is_parameter(var):
+        raise ProgramError(f"{name!r} is no parameter")
+    (value,) = store_of(executor, var.program).read([name])
+    if value is None:
+        raise UninitializedError(f"parameter {name!r} has no value; run the startup program first")
+    return np.array(value)
 
 
 def _as_table(var: ir.Variable, rows: SelectedRows) -> SparseTable:

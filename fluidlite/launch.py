@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -47,6 +48,8 @@ _AWAY: Final = "60"
 _TAIL: Final = 40
 _LONGEST_LINE: Final = 1 << 16
 _END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: a line that imports one of the packages that tell which script is whose
+_IMPORT: Final = re.compile(r"\s*(?:import|from)\s+(paddle|fluidlite)\b")
 _COLORS: Final = {"pserver": "magenta", "trainer": "cyan"}
 
 
@@ -75,7 +78,8 @@ Ended: TypeAlias = "queue.SimpleQueue[Worker | None]"
 @dataclass(frozen=True)
 class Job:
     """What to run: the script with its arguments, and the environment that all processes share. ``restarts``: how often
-    each process may be started again."""
+    each process may be started again. ``endpoints``: of the pservers; by default free ones. ``server_grace``: seconds that
+    servers get to end by themselves after the last trainer, None: as many as usual."""
 
     command: Sequence[str]
     pservers: int
@@ -83,6 +87,8 @@ class Job:
     log_dir: Path
     env: Mapping[str, str]
     restarts: int = 0
+    endpoints: Sequence[str] = ()
+    server_grace: float | None = None
 
 
 def free_endpoints(count: int) -> list[str]:
@@ -94,14 +100,18 @@ def free_endpoints(count: int) -> list[str]:
         return [f"{HOST}:{sock.getsockname()[1]}" for sock in sockets]
 
 
-def role_env(job: Job, endpoints: Sequence[str]) -> Iterator[tuple[str, int, dict[str, str]]]:
-    """(role, index, environment) of every process, servers first."""
+def role_env(job: Job) -> Iterator[tuple[str, int, dict[str, str]]]:
+    """(role, index, environment) of every process, servers first. At the endpoints of the trainers nobody listens, unless
+    they exchange values themselves (`fluidlite.compat.fleet.gather`)."""
+    free = free_endpoints(job.pservers + job.trainers)
+    servers = job.endpoints or free[: job.pservers]
     common = {
         **job.env,
-        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(endpoints),
+        "PADDLE_PSERVERS_IP_PORT_LIST": ",".join(servers),
         "PADDLE_TRAINERS_NUM": str(job.trainers),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(free[job.pservers :]),
     }
-    for index, endpoint in enumerate(endpoints):
+    for index, endpoint in enumerate(servers):
         host, port = endpoint.rsplit(":", 1)
         yield "pserver", index, {**common, "TRAINING_ROLE": "PSERVER", "POD_IP": host, "PADDLE_PORT": port}
     for index in range(job.trainers):
@@ -120,7 +130,7 @@ def run_job(job: Job, show: Callable[[Worker, str], None]) -> bool:
     shown = _Sink("showing the output", show)
     with _signals_to(ended):
         try:
-            for role, index, env in role_env(job, free_endpoints(job.pservers)):
+            for role, index, env in role_env(job):
                 workers.append(_start(job, role, index, env, shown, ended))
             return _await_end(job, workers, ended, shown)
         finally:
@@ -223,17 +233,18 @@ def _await_end(job: Job, workers: list[Worker], ended: Ended, shown: _Sink) -> b
     """Wait for all trainers, then for the servers to end by themselves, and whether they did; says which did not, and are
     told to. What fails is started again as often as it may be, and takes its place in ``workers``."""
     running = list(workers)
+    grace = SERVER_GRACE if job.server_grace is None else job.server_grace
     deadline: float | None = None
     while running:
         if deadline is None and all(worker.role == "pserver" for worker in running):
-            deadline = time.monotonic() + SERVER_GRACE
+            deadline = time.monotonic() + grace
             for server in running if job.restarts else ():  # they stayed, for a trainer might have come back
                 _signal(server, signal.SIGTERM)
         try:
             worker = ended.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             for server in running:
-                shown.take(server, f"still there {SERVER_GRACE:g} s after the last trainer, so the launcher ends it")
+                shown.take(server, f"still there {grace:g} s after the last trainer, so the launcher ends it")
             return False
         if worker is None:
             raise KeyboardInterrupt
@@ -319,11 +330,13 @@ def launch(
     log_dir: str | Path = "logs",
     seed: int = 0,
     restart: int = 0,
+    compat: bool | None = None,
 ) -> None:
     """Run ``script`` (path and arguments) as a job on this machine, printing every line with its role in front.
 
     ``restart``: how often each process may be started again after it failed or was killed. Servers then keep their state
-    in ``log_dir``, until the job has ended well. Raises LaunchError when a process fails for good and ValueError for
+    in ``log_dir``, until the job has ended well. ``compat``: whether the script finds fluidlite as ``paddle``, as under
+    ``fluidlite run``; by default one does that imports paddle and not fluidlite. Raises LaunchError when a process fails for good and ValueError for
     counts out of range.
     """
     if pservers < 1 or trainers < 1 or restart < 0:
@@ -334,7 +347,7 @@ def launch(
     state = logs.absolute() / f"state.{uuid.uuid4().hex}" if restart else None
     env = make_env(pservers, trainers, seed, state)
     try:
-        well = run_job(Job([sys.executable, *script], pservers, trainers, logs, env, restart), _show)
+        well = run_job(Job(command_line(script, compat), pservers, trainers, logs, env, restart), show)
     except LaunchError as error:
         if state is None or not state.exists():
             raise
@@ -345,7 +358,23 @@ def launch(
         typer.echo(f"fluidlite launch: a server did not end in time; what it kept is in {state}", err=True)
 
 
-def _show(worker: Worker, line: str) -> None:
+def command_line(script: Sequence[str], compat: bool | None) -> list[str]:
+    """How python runs a script: as it is, or with fluidlite as its ``paddle``."""
+    wanted = is_for_fluid(Path(script[0])) if compat is None else compat
+    return [sys.executable, *(["-m", "fluidlite.compat"] if wanted else []), *script]
+
+
+def is_for_fluid(script: Path) -> bool:
+    """Whether a script imports paddle and not fluidlite. What cannot be read is left to python to complain about."""
+    try:
+        lines = script.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    imported = {found[1] for line in lines if (found := _IMPORT.match(line))}
+    return "paddle" in imported and "fluidlite" not in imported
+
+
+def show(worker: Worker, line: str) -> None:
     """Print a line with its role in front; what the terminal's encoding lacks becomes a question mark."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     printable = line.encode(encoding, "replace").decode(encoding)
@@ -364,12 +393,16 @@ def command(
     restart: Annotated[
         int, typer.Option(min=0, help="how often a process that failed or was killed is started again; nothing is lost")
     ] = 0,
+    compat: Annotated[
+        bool | None,
+        typer.Option(help="whether `import paddle` finds fluidlite; by default where only paddle is imported"),
+    ] = None,
 ) -> None:
     """Run one script as parameter servers and trainers on this machine."""
     if not script.is_file():
         raise typer.BadParameter(f"no such file: {script}")
     try:
-        launch([str(script), *context.args], pservers, trainers, log_dir, seed, restart)
+        launch([str(script), *context.args], pservers, trainers, log_dir, seed, restart, compat)
     except LaunchError as error:
         typer.echo(f"fluidlite launch: {error}", err=True)
         raise typer.Exit(1) from None

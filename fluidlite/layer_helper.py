@@ -166,7 +166,12 @@ class LayerHelper:
             initializer(param, block)
 
     def _known_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        dims = tuple(int(dim) for dim in shape)
+        try:
+            dims = tuple(int(dim) for dim in shape)
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"{self.layer_type} {self.name!r}: {list(shape)} is no shape of a parameter ({user_line()})"
+            ) from None
         if any(dim <= 0 for dim in dims):
             raise ShapeError(
                 f"{self.layer_type} {self.name!r}: a parameter of shape {list(dims)} cannot be made; "

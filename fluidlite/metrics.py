@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fluidlite.dtypes import Array
-from fluidlite.errors import FluidliteError, ProgramError, ShapeError
+from fluidlite.errors import DataError, NotSupported, ProgramError, ShapeError
 
 #: a number, or an array of one
 Number: TypeAlias = "float | int | np.generic | Array"
@@ -126,7 +126,7 @@ class Accuracy(MetricBase):
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(name)
-        self.value = 0.0
+        self.value: Any = 0.0
         self.weight = 0.0
 
     def update(self, value: Number, weight: Number) -> None:
@@ -134,12 +134,14 @@ class Accuracy(MetricBase):
         rows = float(np.asarray(weight).reshape(()))
         if rows < 0:
             raise ProgramError(f"Accuracy: the weight is {rows}")
-        self.value += float(np.asarray(value).reshape(())) * rows
+        batch: Any = value
+        self.value = self.value + batch * rows
         self.weight += rows
 
-    def eval(self) -> float:
+    def eval(self) -> Any:
+        """A number; an array of one where ``update`` got such, as a run fetches it."""
         if self.weight == 0:
-            raise FluidliteError(f"{self} has no data: call update before eval")
+            raise DataError(f"{self} has no data: call update before eval")
         return self.value / self.weight
 
 
@@ -183,7 +185,7 @@ class EditDistance(MetricBase):
 
     def eval(self) -> tuple[float, float]:
         if self.seq_num == 0:
-            raise FluidliteError(f"{self} has no data: call update before eval")
+            raise DataError(f"{self} has no data: call update before eval")
         return self.total_distance / self.seq_num, self.instance_error / self.seq_num
 
 
@@ -223,3 +225,9 @@ class Auc(MetricBase):
             return 0.0
         area = ((negative[1:] - negative[:-1]) * (positive[1:] + positive[:-1]) / 2.0).sum()
         return float(area / positive[-1] / negative[-1])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DetectionMAP":
+        raise NotSupported("fluid.metrics.DetectionMAP is not supported: object detection is left out")
+    raise AttributeError(f"module 'fluidlite.metrics' has no attribute {name!r}")

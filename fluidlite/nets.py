@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Variable, user_line
-from fluidlite.layers.conv import Padding, Pair, conv2d, pool2d
+from fluidlite.layers.conv import Padding, Sizes, conv2d, pool2d
 from fluidlite.layers.math import elementwise_mul, matmul, scale
 from fluidlite.layers.nn import dropout, fc
 from fluidlite.layers.norm import batch_norm
@@ -22,15 +22,15 @@ T = TypeVar("T")
 def simple_img_conv_pool(
     input: Variable,
     num_filters: int,
-    filter_size: Pair,
-    pool_size: Pair,
-    pool_stride: Pair,
+    filter_size: Sizes,
+    pool_size: Sizes,
+    pool_stride: Sizes,
     pool_padding: Padding = 0,
     pool_type: str = "max",
     global_pooling: bool = False,
-    conv_stride: Pair = 1,
+    conv_stride: Sizes = 1,
     conv_padding: Padding = 0,
-    conv_dilation: Pair = 1,
+    conv_dilation: Sizes = 1,
     conv_groups: int = 1,
     param_attr: AttrLike = None,
     bias_attr: AttrLike = None,
@@ -57,14 +57,14 @@ def simple_img_conv_pool(
 def img_conv_group(
     input: Variable,
     conv_num_filter: Sequence[int],
-    pool_size: Pair,
+    pool_size: Sizes,
     conv_padding: int | Sequence[int] = 1,
     conv_filter_size: int | Sequence[int] = 3,
     conv_act: str | None = None,
     param_attr: AttrLike | Sequence[AttrLike] = None,
     conv_with_batchnorm: bool | Sequence[bool] = False,
     conv_batchnorm_drop_rate: float | Sequence[float] = 0.0,
-    pool_stride: Pair = 1,
+    pool_stride: Sizes = 1,
     pool_type: str = "max",
     use_cudnn: bool = True,
 ) -> Variable:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fluidlite.core import names
 from fluidlite.core.ir import AttrType, Operator
 from fluidlite.ops import registry
-from fluidlite.ops.registry import REQUIRED, Argument, AttrSpec, OpDef
+from fluidlite.ops.registry import REQUIRED, Argument, AttrSpec, GradientBlock, OpDef
 
 _HEAD = """# Operators
 
@@ -83,10 +84,22 @@ def _notes(op_def: OpDef) -> Iterator[str]:
 
 def _gradient(op_def: OpDef) -> Iterator[str]:
     """The ops that an op's gradient is made of, and those of their gradients."""
-    for op in op_def.grad(sample(op_def)) if op_def.grad is not None else ():
+    op = sample(op_def)
+    made = op_def.grad(op) if op_def.grad is not None else []
+    if op_def.block_grad is not None:
+        made = [op_def.block_grad(op, _gradient_block(op))]
+    for op in made:
         yield _call(op)
         if is_gradient(op.type):
             yield from _gradient(registry.get(op.type))
+
+
+def _gradient_block(op: Operator) -> GradientBlock:
+    """A block that makes the gradients of an op's inputs of those of its outputs."""
+    inputs, outputs = (
+        [names.grad(name) for name in arguments] for arguments in (op.output_arguments(), op.input_arguments())
+    )
+    return GradientBlock(0, [Operator("", {"X": inputs}, {"Out": outputs})], lambda _: False)
 
 
 def is_gradient(type: str) -> bool:

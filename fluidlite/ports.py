@@ -6,20 +6,23 @@ the process.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fluidlite.core.ir import Block, Operator, Program
 from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.environment import seconds, setting, whole_number
 from fluidlite.errors import ProgramError
 from fluidlite.ops.context import HostPort, ServerPort
+from fluidlite.ops.fluid_remote import UNDECIDED
 from fluidlite.ops.keeping import Keeping
+from fluidlite.ops.modes import Wire
 from fluidlite.protocol.messages import READER, Declared, Use
 from fluidlite.runtime.plan import Plan
 from fluidlite.runtime.scope import Scope
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from fluidlite.pserver.host import Host
     from fluidlite.pserver.keeper import Keeper
     from fluidlite.pserver.service import PServer, ServiceOptions
+    from fluidlite.rpc.fluid_port import FluidPort
     from fluidlite.rpc.merging import MergingPort
     from fluidlite.rpc.port import TrainerPort
     from fluidlite.rpc.retry import Patience
@@ -50,6 +54,7 @@ class Needs:
     merges: int = 0
     added: frozenset[tuple[str, str]] = frozenset()
     two_phase: bool = True
+    wire: str = ""
 
 
 class TrainerPorts:
@@ -61,7 +66,7 @@ class TrainerPorts:
 
     def __init__(self, make_port: PortMaker, host: HostPort) -> None:
         self._make_port = make_port
-        self._port: TrainerPort | None = None
+        self._port: TrainerPort | FluidPort | None = None
         self._trainer: int | None = None
         #: in front of the port where steps are merged
         self._merging: MergingPort | None = None
@@ -74,23 +79,34 @@ class TrainerPorts:
         needs = needs_of(program)
         if needs is None:
             return
+        if self._trainer == UNDECIDED != needs.trainer:
+            self.leave()
+            self._port = self._trainer = None
         if self._port is None:
             self._trainer = needs.trainer
             self._port = self._open(needs)
             self._port.two_phase = needs.two_phase
-        if needs.trainer not in (self._trainer, READER):
+        if needs.trainer not in (self._trainer, READER, UNDECIDED):
             who = "only reads" if self._trainer == READER else f"is trainer {self._trainer}"
             raise ProgramError(
                 f"this executor {who}; run programs of trainer {needs.trainer} by an executor of their own"
             )
         self._port.declare(needs.declared, needs.trainers)
+        if needs.wire == Wire.FLUID_ASYNC:
+            from fluidlite.rpc.fluid_port import FluidPort
+
+            if isinstance(self._port, FluidPort):
+                self._port.work_on_arrival()
         if needs.merges and self._merging is None:
             from fluidlite.rpc.merging import MergingPort
+            from fluidlite.rpc.port import TrainerPort
 
+            if not isinstance(self._port, TrainerPort):
+                raise ProgramError("steps that are merged (half_async) cannot travel by Fluid's own wire")
             self._merging = MergingPort(self._port, needs.merges, needs.added)
 
-    def _open(self, needs: Needs) -> TrainerPort:
-        return self._make_port(needs.trainer, needs.trainers)
+    def _open(self, needs: Needs) -> TrainerPort | FluidPort:
+        return self._make_port(max(needs.trainer, READER), needs.trainers)
 
     def server(self, op: Operator) -> ServerPort:
         """The trainer's port; ``op`` belongs to a program that was prepared."""
@@ -162,21 +178,31 @@ class TrainerPorts:
                 self._merging.stop()
 
 
+#: ops that exchange no declared variable, and the attribute with their servers
+_NAMING_SERVERS: Final = {
+    "send_barrier": "endpoints",
+    "fetch_barrier": "endpoints",
+    "recv_save": "endpoints",
+    "checkpoint_notify": "epmap",
+}
+
+
 def needs_of(program: Program) -> Needs | None:
     """What the ops of a program exchange with servers; None when they exchange nothing."""
     declared: dict[str, list[Declared]] = {}
     trainer, trainers, found = 0, 0, False
-    merges, two_phase = 0, True
+    merges, two_phase, wire = 0, True, ""
     added: set[tuple[str, str]] = set()
     for block, op in program.all_ops():
         items = list(_declared(program, block, op))
-        if not items and op.type not in ("send_barrier", "fetch_barrier", "checkpoint_notify"):
+        if not items and op.type not in _NAMING_SERVERS:
             continue
         found = True
+        wire = wire_of(op) or wire
         trainer, trainers = op.attr("trainer_id", 0), max(trainers, op.attr("trainers", 0))
         for endpoint, item in items:
             declared.setdefault(endpoint, []).append(item)
-        for endpoint in op.attr("epmap" if op.type == "checkpoint_notify" else "endpoints", ()):
+        for endpoint in op.attr(_NAMING_SERVERS.get(op.type, "endpoints"), ()):
             declared.setdefault(endpoint, [])
         if op.type == "send_barrier":
             two_phase = two_phase and op.attr("two_phase", default=True)
@@ -184,36 +210,60 @@ def needs_of(program: Program) -> Needs | None:
                 merges = op.attr("max_merge_var_num", 20)
         if op.type == "send" and op.attr("merge_add", default=False):
             added.update((endpoint, item.name) for endpoint, item in items)
-    return Needs(trainer, trainers, declared, merges, frozenset(added), two_phase) if found else None
+    return Needs(trainer, trainers, declared, merges, frozenset(added), two_phase, wire) if found else None
+
+
+def wire_of(op: Operator) -> str:
+    """What an op's peers speak; ProgramError for what nobody does."""
+    wire: str = op.attr("wire", "")
+    if wire not in list(Wire):
+        raise ProgramError(f"op {op.type!r}: wire {wire!r} is none of {', '.join(map(repr, map(str, Wire)))}")
+    return wire
 
 
 def _declared(program: Program, block: Block, op: Operator) -> Iterator[tuple[str, Declared]]:
     """(endpoint, what is exchanged) of one op."""
     if op.type == "prefetch":
         dtype = dtype_name(op.attr("dtype", 5))
-        for endpoint, table in zip(op.attr("epmap"), op.attr("table_names"), strict=True):
+        for endpoint, table in _alike(op, epmap=op.attr("epmap"), table_names=op.attr("table_names")):
             yield endpoint, Declared(table, Use.ROWS, dtype, (op.attr("width"),))
+    elif op.type == "send_and_recv":
+        there = op.attr("endpoint")
+        yield there, _exchanged(program, block, op, op.input("X") or "", op.attr("send_var_name"), sent=True)
+        yield there, _exchanged(program, block, op, op.output("Out") or "", op.attr("recv_var_name"), sent=False)
     elif op.type in ("send", "recv"):
-        arguments, attr = (op.inputs["X"], "send_varnames") if op.type == "send" else (op.outputs["Out"], "varnames")
-        for argument, endpoint, name in zip(arguments, op.attr("epmap"), op.attr(attr) or arguments, strict=True):
-            var = program.find_var(argument, block)
-            if var is None or var.shape is None:
-                raise ProgramError(f"op {op.type!r}: {argument!r} is not declared with a shape ({op.origin})")
-            rows = var.kind == VarKind.SELECTED_ROWS
-            sent = Use.ROW_GRADIENT if rows else Use.GRADIENT
-            yield (
-                endpoint,
-                Declared(
-                    name, Use.DENSE if op.type == "recv" else sent, var.dtype, var.shape[1:] if rows else var.shape
-                ),
-            )
+        sent = op.type == "send"
+        word, attr = ("X", "send_varnames") if sent else ("Out", "varnames")
+        arguments = (op.inputs if sent else op.outputs).get(word, [])
+        named = {word: arguments, "epmap": op.attr("epmap"), attr: op.attr(attr) or arguments}
+        for argument, endpoint, name in _alike(op, **named):
+            yield endpoint, _exchanged(program, block, op, argument, name, sent=sent)
+
+
+def _alike(op: Operator, **lists: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
+    """The elements of lists of an op that belong together; ProgramError when one is longer than another."""
+    lengths = {name: len(items or ()) for name, items in lists.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ProgramError(f"op {op.type!r}: one element each is needed, but {found} ({op.origin})")
+    return zip(*(items or () for items in lists.values()), strict=True)
+
+
+def _exchanged(program: Program, block: Block, op: Operator, argument: str, name: str, *, sent: bool) -> Declared:
+    """A variable that an op sends or receives, called ``name`` on the server."""
+    var = program.find_var(argument, block)
+    if var is None or var.shape is None:
+        raise ProgramError(f"op {op.type!r}: {argument!r} is not declared with a shape ({op.origin})")
+    rows = var.kind == VarKind.SELECTED_ROWS
+    use = (Use.ROW_GRADIENT if rows else Use.GRADIENT) if sent else Use.DENSE
+    return Declared(name, use, var.dtype, var.shape[1:] if rows else var.shape)
 
 
 @dataclass(eq=False)
 class _Shared:
     """A port of this process, and who uses it."""
 
-    port: TrainerPort
+    port: TrainerPort | FluidPort
     users: weakref.WeakSet[ProcessPorts] = field(default_factory=weakref.WeakSet)
 
 
@@ -243,11 +293,11 @@ class ProcessPorts(TrainerPorts):
             if self._is_last():
                 super().close()
 
-    def _open(self, needs: Needs) -> TrainerPort:
+    def _open(self, needs: Needs) -> TrainerPort | FluidPort:
         with _sharing:
             mine = next((known for known in _shared if _is_for(known.port, needs)), None)
             if mine is None:
-                mine = _Shared(super()._open(needs))
+                mine = _Shared(make_fluid_port(needs) if needs.wire else super()._open(needs))
                 _shared.add(mine)
             mine.port.declare(needs.declared, needs.trainers)
             mine.users.add(self)
@@ -266,7 +316,18 @@ class ProcessPorts(TrainerPorts):
             return True
 
 
-def _is_for(port: TrainerPort, needs: Needs) -> bool:
+def complete_all() -> None:
+    """Tell all servers that this process knows that its trainers are done, whichever executors ran their programs.
+
+    The executors can be closed afterwards, and run programs that need no server.
+    """
+    with _sharing:
+        users = [user for shared in _shared for user in shared.users]
+    for user in users:
+        user.close()
+
+
+def _is_for(port: TrainerPort | FluidPort, needs: Needs) -> bool:
     return port.identity.trainer == needs.trainer and not port.endpoints.isdisjoint(needs.declared)
 
 
@@ -275,6 +336,13 @@ def make_process_port(trainer: int, trainers: int) -> TrainerPort:
     from fluidlite.rpc.client import grpc_port
 
     return grpc_port(trainer=trainer, trainers=trainers, job=job_id(), patience=trainer_patience())
+
+
+def make_fluid_port(needs: Needs) -> FluidPort:
+    """A port to servers that speak Fluid's own wire, as patient as the environment says. Raises SettingError."""
+    from fluidlite.rpc.fluid_port import fluid_port
+
+    return fluid_port(trainer=needs.trainer, sync=needs.wire == Wire.FLUID, patience=trainer_patience())
 
 
 def trainer_patience() -> Patience:
@@ -320,14 +388,23 @@ class _GrpcHost:
         from fluidlite.rpc.server import serve
 
         host = Host(program, op, scope)
-        serve(make_process_service(op, host), op.attr("endpoint"), trainers=host.trainers, on_bound=publish)
+        serve(
+            make_process_service(op, host),
+            op.attr("endpoint"),
+            trainers=host.trainers,
+            on_bound=publish,
+            fluid_job=job_id() if wire_of(op) else None,
+        )
 
 
 def make_process_service(op: Operator, host: Host) -> PServer:
     """The service of a `listen_and_serv` op, as patient and as forgetful as the op and the environment say."""
     from fluidlite.pserver.host import make_service
 
-    return make_service(host, server_options(), job_id(), keeper_of(op, host))
+    options = server_options()
+    if wire_of(op):  # nobody gives signs of life there
+        options = replace(options, lease=math.inf)
+    return make_service(host, options, job_id(), keeper_of(op, host))
 
 
 def keeper_of(op: Operator, host: Host) -> Keeper | None:

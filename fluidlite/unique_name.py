@@ -14,8 +14,8 @@ def generate(key: str) -> str:
     return framework.state.names.generate(key)
 
 
-def switch(new_generator: NameGenerator | None = None) -> NameGenerator:
-    """Install a generator (a fresh one by default) and return the one before."""
+def switch(new_generator: NameGenerator | None = None, new_para_name_checker: object = None) -> NameGenerator:
+    """Install a generator (a fresh one by default) and return the one before; the second argument is Fluid's."""
     before = framework.state.names
     framework.state.names = new_generator if new_generator is not None else NameGenerator()
     return before

@@ -13,6 +13,7 @@ from fluidlite.core.ir import EMPTY, Block, Operator, Program, Variable
 from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.ops import registry
 from fluidlite.ops.infer import infer_op
+from fluidlite.ops.rank_table import RankTable
 from fluidlite.ops.registry import OpDef
 from fluidlite.runtime.plan import Env, Plan
 from fluidlite.runtime.scope import Scope
@@ -20,7 +21,17 @@ from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows, to_dense
 
 #: outputs that programs must declare as Fluid's do, although no run gives that shape
-SHAPE_OF_FLUID = {("sequence_pad", "Out"), ("get_tensor_from_selected_rows", "Out")}
+SHAPE_OF_FLUID = {
+    ("sequence_pad", "Out"),
+    ("get_tensor_from_selected_rows", "Out"),
+    ("beam_search", "selected_ids"),
+    ("beam_search", "selected_scores"),
+    ("linear_chain_crf", "Alpha"),
+    ("linear_chain_crf", "EmissionExps"),
+    ("shrink_rnn_memory", "Out"),
+    ("tensor_array_to_tensor", "Out"),
+    ("tensor_array_to_tensor", "OutIndex"),
+}
 Values = Mapping[str, Sequence[Any]]
 
 
@@ -202,6 +213,9 @@ def describe(var: Variable, value: Any) -> None:
         entry = next((item for item in value if item is not None), None)
         if entry is not None:
             var.dtype, var.lod_level = dtype_name(numbers(entry).dtype), max(len(lod_of(item)) for item in value)
+        return
+    if isinstance(value, RankTable):
+        var.kind = VarKind.LOD_RANK_TABLE
         return
     array = numbers(value)
     if isinstance(value, SelectedRows):

@@ -189,7 +189,7 @@ def branch(parts: _Parts) -> fluid.Variable:
     """A block that runs for some batches, looks rows up and overwrites what a layer made."""
     out = parts.fc(parts.x)
     out.stop_gradient = True
-    with fluid.layers.ConditionalBlock(fluid.layers.reduce_sum(parts.y) > 0.0).block():
+    with fluid.layers.ConditionalBlock([fluid.layers.reduce_sum(parts.y) > 0.0], is_scalar_condition=True).block():
         fluid.layers.assign(parts.lookup(ids("a")) if parts.choice % 2 else parts.y, out)
     return fluid.layers.elementwise_add(parts.x, out)
 

@@ -231,7 +231,7 @@ def test_only_a_trainer_can_ask(tmp_path: Path) -> None:
 def notify(job: Any, folder: str) -> Program:
     program = Program()
     with fluid.program_guard(program):
-        attrs = {"epmap": list(job.services), "dir": folder, "lookup_table": "emb", "trainer_id": 0}
+        attrs = {"epmap": list(job.services), "dir": folder, "lookup_table": "", "trainer_id": 0}
         program.global_block().append_op("checkpoint_notify", {}, {}, attrs)
     return program
 

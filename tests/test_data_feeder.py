@@ -76,6 +76,25 @@ def test_unsigned_hashes_keep_their_bits() -> None:
     assert fed.view(np.uint64).tolist() == [[2**63 + 1], [7]]
 
 
+def test_numbers_that_a_reader_left_as_text() -> None:
+    ids, sequence, value = (
+        fluid.data("ids", [None], "int64"),
+        fluid.data("s", [None], "int64", 1),
+        fluid.data("v", [None, 2]),
+    )
+    feeder = fluid.DataFeeder([ids, sequence, value], program=fluid.default_main_program())
+    feed = feeder.feed(
+        [["9007199254740993", ["1", "2"], np.array(["0.5", "1e-3"])], ["4", ["3"], np.array(["2", "3"])]]
+    )
+    assert feed["ids"].array.tolist() == [9007199254740993, 4]
+    assert feed["s"].array.ravel().tolist() == [1, 2, 3]
+    assert np.array_equal(feed["v"].array, np.float32([[0.5, 1e-3], [2, 3]]))
+    with pytest.raises(FeedError, match=r"ids.*'x'"):
+        feeder.feed([["x", ["1"], ["0", "1"]]])
+    with pytest.raises(FeedError, match="fractions in place of whole numbers"):
+        feeder.feed([["1.5", ["1"], ["0", "1"]]])
+
+
 def test_names_belong_to_the_given_program() -> None:
     other = fluid.Program()
     with fluid.program_guard(other):

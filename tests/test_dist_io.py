@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fluidlite as fluid
-from fluidlite.errors import ProgramError, ShapeError
+from fluidlite.errors import MissingFileError, ProgramError, ShapeError
 from fluidlite.ports import TrainerPorts
 from fluidlite.protocol.messages import Push
 from fluidlite.rpc.inproc import inproc_port
@@ -351,6 +351,12 @@ def test_a_server_loads_what_it_is_asked_to(tmp_path: Path) -> None:
         assert not np.array_equal(fluid.global_scope().get(moment), whole[moment])
         with pytest.raises(ProgramError, match="one file per variable, not from 'all'"):
             fluid.io.load_persistables(exe, tmp_path, program, filename="all")
+        (tmp_path / "@LR_DECAY_COUNTER@").unlink()  # Fluid's trainers save none
+        fluid.io.load_persistables(exe, tmp_path, program)
+        np.testing.assert_array_equal(fluid.global_scope().get(moment), whole[moment])
+        (tmp_path / moment).unlink()
+        with pytest.raises(MissingFileError, match=moment):
+            fluid.io.load_persistables(exe, tmp_path, program)
 
 
 def assert_piece(held: Held, piece: Piece, whole: Any) -> None:

@@ -201,3 +201,22 @@ def test_plans_of_programs_that_are_gone_are_not_kept() -> None:
             del twin
         gc.collect()
     assert sum(ref() is not None for ref in alive) <= 64
+
+
+def test_rows_in_another_form_take_the_declared_one_of_layers_data() -> None:
+    with fresh_programs(), fluid.scope_guard(fluid.Scope()):
+        label = fluid.layers.data("label", [1], dtype="int64")
+        image = fluid.layers.data("image", [1, 2, 2])
+        exe = fluid.Executor()
+        feed = {"label": np.array([3, 4]), "image": np.arange(8, dtype=np.float32).reshape(2, 4)}
+        labels, images = exe.run(feed=feed, fetch_list=[label, image])
+        assert labels.tolist() == [[3], [4]]
+        assert images.shape == (2, 1, 2, 2)
+        for wrong in (np.zeros((2, 5), np.float32), np.zeros(8, np.float32), np.float32(1.0)):
+            with pytest.raises(FeedError, match=r"the shape of fed 'image' must be \[-1, 1, 2, 2\]"):
+                exe.run(feed={**feed, "image": wrong}, fetch_list=[image])
+        with pytest.raises(FeedError, match="the shape of fed 'label'"):
+            exe.run(feed={**feed, "label": np.zeros((2, 2), np.int64)}, fetch_list=[label])
+        exact = fluid.data("exact", [None, 1], "int64")
+        with pytest.raises(FeedError, match="the shape of fed 'exact'"):
+            exe.run(feed={"exact": np.array([3, 4])}, fetch_list=[exact])

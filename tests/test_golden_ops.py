@@ -58,6 +58,11 @@ def _cases() -> list[Any]:
 @needs_golden
 @pytest.mark.parametrize("case", _cases())
 def test_golden_op(case: dict[str, Any]) -> None:
+    check_case(case)
+
+
+def check_case(case: dict[str, Any]) -> None:
+    """Run a golden case on our records and compare everything that it tells."""
     _skip_where_we_differ(case)
     correct = case.get("expected_correct", {})
     if _is_to_be_refused(case):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -453,6 +455,136 @@ def test_a_model_may_be_loaded_beside_the_training_that_made_it(exe: fluid.Execu
     exe.run(feed={"ids": IDS})
 
 
+def test_a_model_in_memory(exe: fluid.Executor, tmp_path: Path) -> None:
+    predict, _ = regression(exe)
+    fluid.io.save_inference_model(tmp_path, ["x"], [predict], exe, model_filename="m", params_filename="p")
+    feed = {"x": np.ones((2, 3), np.float32)}
+    program, _, fetches = fluid.io.load_inference_model(tmp_path, exe, "m", "p")
+    expected = exe.run(program, feed, fetches)[0]
+    model, params = ((tmp_path / name).read_bytes() for name in "mp")
+    with fluid.scope_guard(fluid.Scope()):
+        program, feeds, fetches = fluid.io.load_inference_model(None, exe, model, params)
+        assert feeds == ["x"]
+        np.testing.assert_array_equal(exe.run(program, feed, fetches)[0], expected)
+        with pytest.raises(CorruptFileError, match=r"the parameters in memory \(variable 'fc_1\.w_0'\): .* truncated"):
+            fluid.io.load_inference_model(None, exe, model, params[:-1])
+        with pytest.raises(CorruptFileError, match="the model in memory is not a program"):
+            fluid.io.load_inference_model(None, exe, model[:-1], params)
+
+
+def test_a_model_whose_file_names_hold_folders(exe: fluid.Executor, tmp_path: Path) -> None:
+    """As in Fluid, only their last part counts."""
+    predict, _ = regression(exe)
+    fluid.io.save_inference_model(tmp_path, ["x"], [predict], exe, None, "a/m", "/b/p")
+    assert files_below(tmp_path) == ["m", "p"]
+    fluid.io.load_inference_model(tmp_path, exe, "a/m", "/b/p")
+
+
+def test_every_attribute_of_a_saved_model_is_written_out(exe: fluid.Executor, tmp_path: Path) -> None:
+    predict, _ = regression(exe)
+    fluid.io.save_inference_model(tmp_path, ["x"], [predict], exe, program_only=True)
+    program = serde.from_bytes((tmp_path / "__model__").read_bytes())
+    attrs = {op.type: op.attrs for op in program.root.ops}
+    assert attrs["mul"]["x_num_col_dims"].value == attrs["mul"]["y_num_col_dims"].value == 1
+    assert attrs["scale"]["bias"].value == 0.0
+    assert attrs["dropout"]["dropout_implementation"].value == "downgrade_in_infer"
+
+
+@pytest.mark.parametrize("folder", ["mlp_separate", "ctr_lod"])
+def test_golden_models_have_the_form_that_fluid_gives_them(folder: str, exe: fluid.Executor, tmp_path: Path) -> None:
+    """Ops, arguments and attributes; call stacks aside, and in which order Fluid's hash tables have them."""
+    golden_program = serde.from_bytes(golden("files", folder, "__model__").read_bytes())
+    build_golden_model(folder, exe, tmp_path)
+    ours = serde.from_bytes((tmp_path / "__model__").read_bytes())
+    assert ours.version == golden_program.version
+    assert ours.unknown == golden_program.unknown
+    assert ours.root.vars == golden_program.root.vars
+    for op, expected in zip(ours.root.ops, golden_program.root.ops, strict=True):
+        assert (op.type, filled(op.inputs), filled(op.outputs)) == (
+            expected.type,
+            filled(expected.inputs),
+            filled(expected.outputs),
+        )
+        common = op.attrs.keys() & expected.attrs.keys()
+        assert {name: op.attrs[name] for name in common} == {name: expected.attrs[name] for name in common}
+
+
+def filled(arguments: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: names for name, names in arguments.items() if names}
+
+
+def build_golden_model(folder: str, exe: fluid.Executor, to: Path) -> None:
+    """The programs of the golden inference models, saved with their parameters."""
+    described = golden_json("files", folder, "io.json")
+    if folder == "mlp_separate":
+        x = fluid.data("x", [None, 4])
+        feeds, targets = ["x"], [fluid.layers.fc(fluid.layers.fc(x, 5, act="relu"), 3, act="softmax")]
+    else:
+        ids = fluid.data("ids", [None, 1], "int64", lod_level=1)
+        dense = fluid.data("dense", [None, 2])
+        rows = fluid.layers.embedding(ids, [12, 4], padding_idx=0, param_attr="table")
+        pooled = [fluid.layers.sequence_pool(rows, how) for how in ("sum", "max")]
+        both = fluid.layers.concat([*pooled, dense], axis=1)
+        feeds, targets = ["ids", "dense"], [fluid.layers.sigmoid(fluid.layers.fc(both, 1)), both]
+    for name, tensor in described["params"].items():
+        fluid.global_scope().set(name, golden_array(tensor))
+    fluid.io.save_inference_model(to, feeds, targets, exe)
+    for name in described["params"]:
+        assert (to / name).read_bytes() == golden("files", folder, name).read_bytes(), name
+
+
+def test_feed_and_fetch_ops_are_added_by_hand(exe: fluid.Executor) -> None:
+    x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 3])
+    total = fluid.layers.elementwise_add(x, y)
+    main = fluid.default_main_program()
+    fluid.io.prepend_feed_ops(main, ["x", "y"])
+    fluid.io.append_fetch_ops(main, [total.name], fetch_holder_name="got")
+    ops = main.desc.root.ops
+    assert [(op.type, op.attr("col")) for op in ops if op.type != "elementwise_add"] == [
+        ("feed", 1),
+        ("feed", 0),
+        ("fetch", 0),
+    ]
+    assert ops[0].outputs["Out"] == ["y"]
+    assert ops[-1].outputs["Out"] == ["got"]
+    assert main.desc.root.vars["got"].kind is VarKind.FETCH_LIST
+    before = len(ops)
+    fluid.io.prepend_feed_ops(main, [])
+    assert len(main.desc.root.ops) == before
+    with pytest.raises(ProgramError, match="cannot feed 'z': the program has no such variable"):
+        fluid.io.prepend_feed_ops(main, ["z"])
+    with pytest.raises(ProgramError, match="cannot fetch 'z'"):
+        fluid.io.append_fetch_ops(main, ["z"])
+
+
+def test_the_inference_part_of_a_program(exe: fluid.Executor) -> None:
+    predict, _ = regression(exe)
+    program = fluid.io.get_inference_program([predict])
+    assert not any("grad" in op.type or op.type in {"adam", "square", "mean"} for op in program.global_block().ops)
+    assert not program.global_block().has_var("y")
+    assert exe.run(program, {"x": np.ones((2, 3), np.float32)}, [predict])[0].shape == (2, 1)
+    with pytest.raises(ProgramError, match="no inference program: the program has no variable 'none'"):
+        fluid.io.get_inference_program("none")
+
+
+def test_the_value_of_a_parameter(exe: fluid.Executor) -> None:
+    regression(exe)
+    block = fluid.default_main_program().global_block()
+    weight = fluid.io.get_parameter_value(block.var("fc_0.w_0"), exe)
+    np.testing.assert_array_equal(weight, value("fc_0.w_0"))
+    weight[:] = 9
+    assert not np.array_equal(value("fc_0.w_0"), weight)
+    assert fluid.io.get_parameter_value_by_name("fc_1.b_0", exe).shape == (1,)
+    for call in (
+        lambda: fluid.io.get_parameter_value(block.var("x"), exe),
+        lambda: fluid.io.get_parameter_value_by_name("x", exe),
+    ):
+        with pytest.raises(ProgramError, match="'x' is no parameter"):
+            call()
+    with fluid.scope_guard(fluid.Scope()), pytest.raises(UninitializedError, match=r"'fc_1\.b_0' has no value"):
+        fluid.io.get_parameter_value_by_name("fc_1.b_0", exe)
+
+
 def test_a_missing_or_broken_model_is_named(exe: fluid.Executor, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match=r"the inference model cannot be loaded: there is no file .*__model__"):
         fluid.io.load_inference_model(tmp_path, exe)
@@ -532,3 +664,31 @@ def run_text(exe: fluid.Executor, ops: str) -> None:
     declared = "".join(f"var {name} persistable\n" for name in ("w", "v", "a", "b", "part"))
     fluid.global_scope().set("w", np.arange(4, dtype=np.float32).reshape(2, 2))
     exe.run(fluid.Program(text.parse(declared + ops)))
+
+
+def test_values_are_saved_to_memory_and_loaded_from_there(exe: fluid.Executor, tmp_path: Path) -> None:
+    regression(exe)
+    content = fluid.io.save_persistables(exe, None)
+    fluid.io.save_persistables(exe, tmp_path, filename="all")
+    assert content == (tmp_path / "all").read_bytes()
+    before = fluid.global_scope().get("fc_0.w_0").copy()
+    fluid.global_scope().set("fc_0.w_0", np.zeros_like(before))
+    fluid.io.load_persistables(exe, None, filename=content)
+    assert np.array_equal(fluid.global_scope().get("fc_0.w_0"), before)
+    for wrong in (lambda: fluid.io.load_params(exe, None), lambda: fluid.io.save_params(exe, None, filename="all")):
+        with pytest.raises(ProgramError, match="dirname"):
+            wrong()
+    with pytest.raises(ProgramError, match="a file in memory goes with dirname None"):
+        fluid.io.load_params(exe, tmp_path, filename=content)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(exe: fluid.Executor, tmp_path: Path) -> None:
+    regression(exe)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        content = pool.submit(pipe.read_bytes)
+        fluid.io.save_persistables(exe, tmp_path, filename="pipe")
+        assert content.result(30) == fluid.io.save_persistables(exe, None)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

@@ -16,6 +16,7 @@ import pytest
 from fluidlite.core import names, serde
 from fluidlite.core.ir import AttrType
 from fluidlite.ops import keeping, modes, registry
+from fluidlite.ops.rank_table import RankTable
 from fluidlite.ops.registry import REQUIRED, Case, OpDef
 from fluidlite.ops_page import is_gradient, sample
 from fluidlite.values.selected_rows import SelectedRows
@@ -43,36 +44,51 @@ FIXED_DTYPES = {
 }
 #: attributes and arguments that we add to Fluid's declaration of an op
 EXTRA_ATTRS = {
+    "arg_max": {"flatten"},
+    "arg_min": {"flatten"},
     "assign_value": {"auto_grown_table"},
     "concat": {"num", "sections"},
     "fill_constant": {"auto_grown_table", "table_name"},
+    "gather": {"axis"},
     "gaussian_random": {"auto_grown_table"},
-    "listen_and_serv": {"slices", "pservers", *modes.ATTRS, *keeping.ATTRS} - {"distributed_mode", "dc_asgd"},
-    "prefetch": {"table_names", "height_sections", "width", "dtype", "height", "is_test", "wire_dtype"},
+    "fetch_barrier": {"wire"},
+    "listen_and_serv": {"slices", "pservers", "wire", *modes.ATTRS, *keeping.ATTRS} - {"distributed_mode", "dc_asgd"},
+    "prefetch": {"table_names", "height_sections", "width", "dtype", "height", "is_test", "wire", "wire_dtype"},
     "send": {"wire_dtype"},
-    "recv": {"trainers"},
-    "send_barrier": {"trainers", "max_merge_var_num", "wait", "two_phase"},
+    "p_norm": {"asvector"},
+    "softplus": {"beta", "threshold"},
+    "recv": {"trainers", "wire"},
+    "recv_save": {"wire"},
+    "send_barrier": {"trainers", "max_merge_var_num", "wait", "two_phase", "wire"},
     "split_ids": {"padding_idx", "height_sections"},
     "truncated_gaussian_random": {"auto_grown_table"},
     "uniform_random": {"auto_grown_table"},
 }
+#: attributes that Fluid requires, but that programs of an older Fluid lack: their defaults here
+YOUNGER_ATTRS: dict[tuple[str, str], Any] = {("create_py_reader", "need_check_feed"): []}
 EXTRA_ARGUMENTS = {"load_combine": {"X"}, "split_ids": {"Inverse"}}
 #: arguments that Fluid requires and we do not
 OPTIONAL_HERE = {
     "adam": {"Beta1PowOut", "Beta2PowOut"},  # Fluid 1.7 and before advance them by ops of their own
     "conditional_block": {"Input"},
+    "conditional_block_infer": {"Input"},
     "feed": {"X"},
     "listen_and_serv": {"X"},
+    "recurrent": {"initial_states", "parameters"},
     "recv": {"X"},
+    "random_crop": {"Seed"},  # which nothing writes before the first run
     "rmsprop": {"MeanGradOut"},
     "send_barrier": {"X"},
+    "shuffle_batch": {"Seed"},
 }
+#: inputs that our gradient op reads besides those of Fluid's, which is wrong without them
+READS_MORE = {"im2sequence": {"Y"}}
 #: what Fluid writes among the attributes of some ops and is none
 NO_ATTRS = {"@ALL_KERNELS_MUST_COMPUTE_RUNTIME_SHAPE@"}
 #: ops on gradients, of which no gradient is ever taken
 NO_GRADIENT = {"split_selected_rows"}
 #: ops that the executor replaces by what the user feeds and fetches
-BOUND_BY_EXECUTOR = {"feed", "fetch"}
+BOUND_BY_EXECUTOR = {"feed", "fetch", "create_py_reader", "create_double_buffer_reader", "read"}
 #: ops on tables alone, or of files, which no case can hold; tests/test_row_regularisation_programs.py and
 #: tests/test_rows_from_file.py run them
 ON_TABLES = {
@@ -159,6 +175,9 @@ def follows_inputs(op_def: OpDef, case: Case, output: str) -> bool:
 
 def check_value(actual: Any, expected: Any, what: str, rtol: float) -> None:
     """Same kind, shape, dtype, LoD and numbers."""
+    if isinstance(expected, RankTable):
+        assert actual == expected, what
+        return
     if expected is None:
         assert actual is None, f"{what} is to stay unwritten"
         return
@@ -305,7 +324,10 @@ def test_declared_as_in_fluid(op_def: OpDef) -> None:
         for name, spec in op_def.attrs.items()
         if name not in EXTRA_ATTRS.get(op_def.type, ())
     }
-    theirs = {attr["name"]: (attr["type"], attr["default"]) for attr in declared["attrs"]}
+    theirs = {
+        attr["name"]: (attr["type"], YOUNGER_ATTRS.get((op_def.type, attr["name"]), attr["default"]))
+        for attr in declared["attrs"]
+    }
     assert attrs == {name: attr for name, attr in theirs.items() if name not in NO_ATTRS}
 
 
@@ -330,5 +352,6 @@ def test_gradient_ops_as_in_fluid(op_def: OpDef) -> None:
     made = op_def.grad(sample(op_def))
     assert [op.type for op in made] == [theirs["type"] for theirs in known[op_def.type]]
     for mine, theirs in zip(made, known[op_def.type], strict=True):
-        assert without_empty(mine.inputs) == without_empty(theirs["inputs"])
+        read = {name: found for name, found in mine.inputs.items() if name not in READS_MORE.get(op_def.type, ())}
+        assert without_empty(read) == without_empty(theirs["inputs"])
         assert without_empty(mine.outputs) == without_empty(theirs["outputs"])

@@ -14,7 +14,7 @@ from fluidlite.errors import FluidliteError, OutOfRangeError, ProgramError, Shap
 from fluidlite.ops.recurrent import steps_of
 from fluidlite.ops.segments import Sequences
 from fluidlite.values.lod import LoDTensor, lod_from_lengths
-from tests.op_harness import add_gradient, build, input_gradient
+from tests.op_harness import Bench, add_gradient, build, input_gradient, numbers
 
 LENGTHS = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 
@@ -208,3 +208,31 @@ def test_refused_while_running(
     bench = build(op, {name: [value] for name, value in inputs.items()}, attrs)
     with pytest.raises(error, match=text):
         bench.run()
+
+
+def test_the_gradient_of_an_lstm_of_eight_cells_is_the_numeric_one() -> None:
+    random, size, lod = np.random.RandomState(1), 8, ((0, 2, 3),)
+    inputs = {
+        "Input": random.uniform(-1, 1, (3, 4 * size)),
+        "Weight": random.uniform(-1, 1, (size, 4 * size)),
+        "Bias": random.uniform(-1, 1, (1, 7 * size)),
+    }
+    weights = random.uniform(-1, 1, (3, size))
+
+    def built(values: dict[str, Any]) -> Bench:
+        return build(
+            "lstm", {"Input": [LoDTensor(values["Input"], lod)]} | {k: [values[k]] for k in ("Weight", "Bias")}, {}
+        )
+
+    def loss(values: dict[str, Any]) -> float:
+        bench = built(values)
+        return float((numbers(bench.run().read(bench.op.outputs["Hidden"][0])) * weights).sum())
+
+    bench = built(inputs)
+    add_gradient(bench, {bench.op.outputs["Hidden"][0]: LoDTensor(weights, lod)})
+    env = bench.run()
+    for name, value in inputs.items():
+        direction = random.uniform(-1, 1, value.shape)
+        (gradient,) = input_gradient(bench, env, name)
+        sides = [loss({**inputs, name: value + sign * 1e-6 * direction}) for sign in (1, -1)]
+        np.testing.assert_allclose((numbers(gradient) * direction).sum(), (sides[0] - sides[1]) / 2e-6, rtol=1e-6)

@@ -323,8 +323,6 @@ def test_fake_init_declares_and_writes_nothing() -> None:
 
 def test_checkpoint_notify_asks_each_server_once() -> None:
     script = Script()
-    script.op(
-        "checkpoint_notify", {}, {}, dir="d", lookup_table="emb", epmap=[ENDPOINTS[1], ENDPOINTS[0], ENDPOINTS[1]]
-    )
+    script.op("checkpoint_notify", {}, {}, dir="d", lookup_table="", epmap=[ENDPOINTS[1], ENDPOINTS[0], ENDPOINTS[1]])
     script.run()
     assert script.servers.checkpoints == [((ENDPOINTS[1], ENDPOINTS[0]), "d")]

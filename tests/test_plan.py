@@ -45,6 +45,10 @@ class Interpreter:
         for op in block.ops:
             self._run_op(KernelContext(self.program, block, op, run_state=self._state, run_block=self._run_block))
 
+    @property
+    def local(self) -> dict[str, Any]:
+        return self.values
+
     def read(self, name: str) -> Any:
         return self.values.get(name, self.scope.get(name))
 

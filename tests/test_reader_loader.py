@@ -188,6 +188,28 @@ def test_what_the_generator_raises_is_raised_here() -> None:
         next(feeds)
 
 
+def test_a_pass_goes_on_by_next_and_tells_how_far_it_is_ahead() -> None:
+    all_made = threading.Event()
+
+    def samples() -> Iterator[Any]:
+        yield from reader_functions.samples()
+        all_made.set()
+
+    loader = fluid.io.DataLoader.from_generator(two_variables(), 4)
+    loader.set_sample_generator(samples, 2, drop_last=False)
+    with pytest.raises(ReaderError, match=r"call iter\(loader\) before"):
+        next(loader)
+    iter(loader)
+    assert all_made.wait(20)
+    assert shown(next(loader)[0]) == FEEDS[0]
+    assert 1 <= loader.queue.size() <= 2
+    assert loader.queue.cap() == 4
+    assert [shown(next(loader)[0]) for _ in range(2)] == FEEDS[1:]
+    assert loader.queue.size() == 0
+    with pytest.raises(StopIteration):
+        next(loader)
+
+
 def test_the_next_feed_can_be_seen() -> None:
     made = threading.Event()
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluidlite.core import serde
+from fluidlite.core import edit, serde
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, Parameter, Program, Variable
+from fluidlite.core.op_compat import add_compatibility_map
 from fluidlite.dtypes import UNKNOWN_DTYPE, VarKind
 from fluidlite.errors import CorruptFileError, ProgramError
 from fluidlite.proto_gen import framework_pb2 as pb
@@ -145,8 +146,8 @@ def test_what_later_versions_write_is_kept() -> None:
     desc = pb.ProgramDesc()
     desc.MergeFromString(EMPTY_PROGRAM)
     op = desc.blocks[0].ops.add(type="op")
-    float64s = _field(1, b"wide") + b"\x10\x0c" + b"\x81\x01" + b"\x00" * 8  # AttrType FLOAT64S, field 16
-    op.MergeFromString(_field(4, float64s) + b"\x48\x05")  # field 9
+    newest = _field(1, b"new") + b"\x10\x20" + b"\xb1\x02" + b"\x00" * 8  # an AttrType 32 with a field 38
+    op.MergeFromString(_field(4, newest) + b"\x48\x05")  # field 9
     strings = desc.blocks[0].vars.add(name="strings")
     strings.MergeFromString(_field(2, b"\x08\x1a" + _field(9, b"")) + b"\x28\x01")  # STRINGS; is_parameter
     fp8 = desc.blocks[0].vars.add(name="fp8")
@@ -161,8 +162,89 @@ def test_what_later_versions_write_is_kept() -> None:
     assert program.root.vars["fp8"].shape == (3,)
     written = serde.to_bytes(program)
     assert serde.from_bytes(written) == program
-    for piece in (float64s, b"\x48\x05", b"\x08\x1a", b"\x28\x01", b"\x08\x20", _field(5, b"\x0a\x00")):
+    for piece in (newest[:7], newest[9:], b"\x48\x05", b"\x08\x1a", b"\x28\x01", b"\x08\x20", _field(5, b"\x0a\x00")):
         assert piece in written
+
+
+_NARROW, _WIDE = 0.10000000149011612, 0.1
+
+
+@pytest.mark.parametrize(
+    ("attr", "expected"),
+    [
+        (pb.OpDesc.Attr(type=pb.FLOAT64, float64=_WIDE), Attr(AttrType.FLOAT, _NARROW)),
+        (pb.OpDesc.Attr(type=pb.FLOAT64S, float64s=[_WIDE, 2]), Attr(AttrType.FLOATS, (_NARROW, 2.0))),
+        (pb.OpDesc.Attr(type=pb.SCALAR, scalar=pb.Scalar(type=pb.Scalar.FLOAT64, r=_WIDE)), Attr(AttrType.FLOAT, _NARROW)),
+        (pb.OpDesc.Attr(type=pb.SCALAR, scalar=pb.Scalar(type=pb.Scalar.LONG, i=2**40)), Attr(AttrType.LONG, 2**40)),
+        (pb.OpDesc.Attr(type=pb.SCALAR, scalar=pb.Scalar(type=pb.Scalar.BOOLEAN, b=True)), Attr(AttrType.BOOLEAN, True)),
+        (pb.OpDesc.Attr(type=pb.SCALARS, scalars=[pb.Scalar(type=pb.Scalar.LONG, i=i) for i in (3, -1)]), Attr(AttrType.LONGS, (3, -1))),
+        (pb.OpDesc.Attr(type=pb.SCALARS), Attr(AttrType.FLOATS, ())),
+    ],
+)  # fmt: skip
+def test_attributes_of_later_types_are_read_and_written_back(attr: pb.OpDesc.Attr, expected: Attr) -> None:
+    attr.name = "a"
+    last = pb.OpDesc.Attr(name="A", type=pb.INT, i=1)
+    data = _program_of(pb.OpDesc(type="op", attrs=[attr, last]))
+    program = serde.from_bytes(data)
+    op = program.root.ops[0]
+    assert op.attrs == {"a": expected, "A": Attr(AttrType.INT, 1)}
+    assert serde.to_bytes(program) == data
+    op.attrs["a"] = Attr(AttrType.INT, 7)
+    changed = pb.OpDesc.Attr(name="a", type=pb.INT, i=7)
+    assert serde.to_bytes(edit.clone(program)) == _program_of(pb.OpDesc(type="op", attrs=[changed, last]))
+
+
+@pytest.mark.parametrize(
+    "attr",
+    [
+        pb.OpDesc.Attr(name="a", type=pb.VAR, var_name="x"),
+        pb.OpDesc.Attr(
+            name="a",
+            type=pb.SCALAR,
+            scalar=pb.Scalar(type=pb.Scalar.COMPLEX128, c=pb.Complex(r=1, i=2)),
+        ),
+        pb.OpDesc.Attr(
+            name="a",
+            type=pb.SCALARS,
+            scalars=[pb.Scalar(type=pb.Scalar.LONG, i=1), pb.Scalar(type=pb.Scalar.FLOAT64, r=1)],
+        ),
+    ],
+    ids=["variable", "complex", "mixed"],
+)
+def test_attributes_without_counterpart_are_kept_unread(attr: pb.OpDesc.Attr) -> None:
+    data = _program_of(pb.OpDesc(type="op", attrs=[attr]))
+    program = serde.from_bytes(data)
+    assert program.root.ops[0].attrs == {}
+    assert serde.to_bytes(program) == data
+
+
+def _program_of(op: pb.OpDesc) -> bytes:
+    return pb.ProgramDesc(blocks=[pb.BlockDesc(idx=0, parent_idx=-1, ops=[op])]).SerializeToString()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_golden_program_of_fluid_is_written_byte_for_byte(name: str) -> None:
+    data = golden("files", name).read_bytes()
+    assert serde.to_bytes(serde.from_bytes(data)) == data
+    assert serde.to_bytes(edit.clone(serde.from_bytes(data))) == data
+
+
+def test_what_is_added_to_a_read_op_comes_after_what_it_had() -> None:
+    program = serde.from_bytes(golden("files", "mlp_separate/__model__").read_bytes())
+    op = next(op for op in program.root.ops if op.type == "mul")
+    before = list(op.attrs)
+    op.attrs |= {"zz": Attr(AttrType.INT, 1), "aa": Attr(AttrType.INT, 2)}
+    del op.attrs[before[1]]
+    written = pb.ProgramDesc.FromString(serde.to_bytes(program)).blocks[0].ops[1]
+    assert [attr.name for attr in written.attrs] == [before[0], *before[2:], "aa", "zz"]
+
+
+def test_the_compatibility_map_is_fluids() -> None:
+    program = Program()
+    add_compatibility_map(program)
+    assert program.unknown == serde.from_bytes(golden("files", "mlp_separate/__model__").read_bytes()).unknown
+    add_compatibility_map(program)
+    assert len(pb.ProgramDesc.FromString(serde.to_bytes(program)).op_compatible_map.pair) == 64
 
 
 def test_the_compatibility_map_of_fluid_is_kept() -> None:

@@ -7,13 +7,14 @@ gradient, a variable written twice, a target that is also on the way to another 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from fluidlite import unique_name
-from fluidlite.backward import grad_ops, path
+from fluidlite.backward import grad_ops, path, values
 from fluidlite.core import edit, ir, names
 from fluidlite.core.ir import OpRole
-from fluidlite.dtypes import dtype_number
+from fluidlite.dtypes import VarKind, dtype_number
 from fluidlite.errors import GradientError, ProgramError
 from fluidlite.framework import Block, Parameter, Variable, VarOrName, name_of
 from fluidlite.ops import registry
@@ -53,7 +54,7 @@ def append_backward(
     parameters = _parameters(block, parameter_list)
     stopped = path.stopped_names(block.program.desc, block.desc, no_grad_names(no_grad_set))
     wanted = {param.name for param in parameters}
-    ops = path.find_path(block.desc, [loss.name], wanted, stopped, only_wanted=False)
+    ops = path.find_path(block.program.desc, block.desc, [loss.name], wanted, stopped, only_wanted=False)
     start = _fresh(block, names.grad(loss.name))
     plan = _plan(block, ops, {loss.name: start}, stopped)
     if not plan.ops:
@@ -102,7 +103,7 @@ def gradients(
     start = {
         target.name: _start_of(block, target, gradient) for target, gradient in zip(target_list, given, strict=True)
     }
-    ops = path.find_path(block.desc, start, wanted, stopped, only_wanted=True)
+    ops = path.find_path(block.program.desc, block.desc, start, wanted, stopped, only_wanted=True)
     plan = _plan(block, ops, start, stopped)
     for target, gradient in zip(target_list, given, strict=True):
         if gradient is None:
@@ -174,12 +175,23 @@ def _plan(
     block: Block, ops: Sequence[ir.Operator], start: Mapping[str, str], stopped: set[str]
 ) -> grad_ops.BackwardOps:
     """The backward pass as data; ``start`` maps targets to the variables that their gradients start with."""
+    program = block.program.desc
     grad_names = grad_ops.GradNames(block.desc)
     no_gradient = stopped | path.unconsumed_outputs(ops, start)
-    made = grad_ops.make_grad_ops(ops, grad_names, no_gradient)
+    maker = grad_ops.Maker(program)
+    if grad_names.again and any(path.has_sub_block(op) for op in ops):
+        raise GradientError(
+            "a second gradient pass through ops that run blocks is not supported: compute all gradients of the program by "
+            "one call, of the sum of the losses"
+        )
+    made = maker.make(ops, grad_names, no_gradient)
     starting = {grad_names.of(target): name for target, name in start.items()}
-    kept = grad_ops.prune(made, starting, grad_names.source)
-    return grad_ops.accumulate(kept, starting, grad_names.source, block.idx)
+    kinds = {name: var.kind for every in program.blocks for name, var in every.vars.items()}
+    is_array = lambda gradient: kinds.get(names.forward_of(gradient)) is VarKind.LOD_TENSOR_ARRAY  # noqa: E731
+    kept = grad_ops.prune(made, starting, grad_names.source, is_array)
+    values.refuse_lost_values(program, block.desc, kept)
+    plan = grad_ops.accumulate(kept, starting, grad_names.source, block.idx, is_array)
+    return replace(plan, blocks=maker.inner)
 
 
 def _mark_loss(loss: Variable) -> None:
@@ -228,8 +240,21 @@ def _origin_of(variable: Variable) -> str:
 
 
 def _append_all(block: Block, plan: grad_ops.BackwardOps, callbacks: Sequence[Callback]) -> None:
-    whole = {gradient: variable for variable, gradient in plan.final.items()}
+    program = block.program
+    for inner in plan.blocks:
+        edit.add_block(program.desc, inner.parent, forward=inner.forward.idx)
+    _append_ops(block, plan, callbacks, {})
+
+
+def _append_ops(
+    block: Block, plan: grad_ops.BackwardOps, callbacks: Sequence[Callback], outside: Mapping[str, str]
+) -> None:
+    """Append a pass, each gradient block before the op that runs it. ``outside``: gradients of the blocks around."""
+    whole = {**outside, **{gradient: variable for variable, gradient in plan.final.items()}}
     for op in plan.ops:
+        inner = plan.inner.get(id(op))
+        if inner is not None and inner.plan is not None:
+            _append_ops(block.program.block(inner.index), inner.plan, callbacks, whole)
         _append(block, op, OpRole.BACKWARD, plan.source)
         for callback in callbacks:
             callback(block, whole)
@@ -240,10 +265,13 @@ def _append(block: Block, op: ir.Operator, role: OpRole, source: Mapping[str, st
     program = block.program.desc
     op.attrs["op_role"] = registry.coerce_attr(ir.AttrType.INT, int(role))
     new: list[tuple[ir.Variable, ir.Variable]] = []
-    for name in op.output_arguments():
+    # A loop reads gradients that its end writes, for the step before.
+    for name in (*op.input_arguments(), *op.output_arguments()):
         if name in source and program.find_var(name, block.desc) is None:
             forward = block.find_var(source[name]).desc
             var = ir.Variable(name, dtype=forward.dtype, shape=forward.shape)
+            if name not in op.output_arguments():
+                var.kind = forward.kind
             new.append((edit.add_var(program, block.desc, var), forward))
     edit.append_op(program, block.desc, op)
     infer_op(program, block.desc, op)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
+from fluidlite.backward.path import own_stopped
 from fluidlite.core import names
-from fluidlite.core.ir import EMPTY, Block, Operator
+from fluidlite.core.ir import EMPTY, Block, Operator, Program
 from fluidlite.ops import registry
+from fluidlite.ops.steps import makes_gradient
+
+#: whether a gradient is that of a tensor array
+Arrays: TypeAlias = "Callable[[str], bool]"
 
 
 @dataclass(frozen=True)
 class GradOp:
-    """A gradient op, which of its inputs are gradients, and the ops that make those of them that are zero."""
+    """A gradient op, which of its inputs are gradients, and the ops that make those of them that are zero.
+
+    ``inner`` is the gradient of the block that the forward op runs, which this op runs in turn.
+    """
 
     op: Operator
     reads: frozenset[str]
+    forward: Operator
     zeros: tuple[Operator, ...] = ()
+    inner: InnerBackward | None = None
 
 
 class GradNames:
@@ -31,6 +42,11 @@ class GradNames:
         self._call = 1 + max((names.grad_call(name) for name in block.vars if names.is_grad(name)), default=0)
         self.source: dict[str, str] = {}
 
+    @property
+    def again(self) -> bool:
+        """Whether an earlier pass made gradients already."""
+        return self._call > 1
+
     def of(self, variable: str) -> str:
         """The name of a variable's gradient."""
         name = names.grad(variable)
@@ -40,19 +56,94 @@ class GradNames:
         return name
 
 
-def make_grad_ops(path: Sequence[Operator], grad_names: GradNames, stopped: Collection[str]) -> list[GradOp]:
-    """The gradient ops of ``path``, last op first; gradients of ``stopped`` variables are ``@EMPTY@``."""
-    return [
-        grad_op
-        for op in reversed(path)
-        for made in _grad_ops_of(op)
-        for grad_op in [_named(op, made, grad_names, stopped)]
-    ]
+@dataclass
+class InnerBackward:
+    """The gradient of a sub-block: a block ``index`` of its own, below the gradient block ``parent``.
+
+    ``ops`` are all that could be; `prune` knows which gradients come from outside, and sets ``kept`` and what is to be
+    appended, ``plan``.
+    """
+
+    forward: Block
+    index: int
+    parent: int
+    ops: list[GradOp]
+    source: dict[str, str]
+    kept: list[GradOp] = field(default_factory=list)
+    plan: BackwardOps | None = None
 
 
-def _grad_ops_of(op: Operator) -> list[Operator]:
-    grad = registry.get(op.type).grad
-    return grad(op) if grad is not None else []
+class Maker:
+    """Makes the gradient ops of one backward pass; sub-blocks get gradient blocks, numbered in the order of visit."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.inner: list[InnerBackward] = []
+
+    def make(
+        self, path: Sequence[Operator], grad_names: GradNames, stopped: Collection[str], parent: int = 0
+    ) -> list[GradOp]:
+        """The gradient ops of ``path``, last op first; gradients of ``stopped`` variables are ``@EMPTY@``.
+
+        ``parent``: the block that will hold them.
+        """
+        made: list[GradOp] = []
+        for op in reversed(path):
+            op_def = registry.get(op.type)
+            if op_def.block_grad is not None:
+                made.append(self._of_block(op, op_def.block_grad, grad_names, stopped, parent))
+            elif op_def.grad is not None:
+                made += [_named(op, grad, grad_names, stopped) for grad in op_def.grad(op)]
+        return made
+
+    def _of_block(
+        self,
+        op: Operator,
+        maker: registry.BlockGradMaker,
+        grad_names: GradNames,
+        stopped: Collection[str],
+        parent: int,
+    ) -> GradOp:
+        block = self._program.blocks[op.attr("sub_block")]
+        index = len(self._program.blocks) + len(self.inner)
+        inner = InnerBackward(block, index, parent, [], {})
+        self.inner.append(inner)
+        inside = GradNames(block)
+        inside.source = inner.source
+        made = self.make(sub_path(op, block), inside, own_stopped(self._program, block), index)
+        inner.ops = [grad_op for grad_op in made if any(grad_op.op.output_arguments())]
+        ops = [grad_op.op for grad_op in inner.ops]
+        declares = lambda name: self._program.find_var(name, block) is not None  # noqa: E731
+        named = _named(op, maker(op, registry.GradientBlock(index, ops, declares)), grad_names, stopped)
+        given = [name for key in _GIVEN for name in named.op.inputs.get(key, ())]
+        return replace(named, reads=frozenset(given), inner=inner)
+
+
+#: where ops that run blocks are given gradients
+_GIVEN: Final = ("Out@GRAD", "outputs@GRAD")
+
+
+def sub_path(op: Operator, block: Block) -> list[Operator]:
+    """The ops of a sub-block whose gradients are made: all; of a `conditional_block` those that lead to what it assigns."""
+    if op.type != "conditional_block":
+        return block.ops
+    results = {
+        name
+        for inside in block.ops
+        if inside.type == "assign" and not set(op.output_arguments()).isdisjoint(inside.output_arguments())
+        for name in inside.input_arguments()
+    }
+    return _leading_to(block, {*results, *op.outputs.get("Out", ())})
+
+
+def _leading_to(block: Block, targets: set[str]) -> list[Operator]:
+    needed = set(targets)
+    path = []
+    for op in reversed(block.ops):
+        if not needed.isdisjoint(op.output_arguments()) and makes_gradient(op):
+            path.append(op)
+            needed.update(op.input_arguments())
+    return path[::-1]
 
 
 def _named(op: Operator, made: Operator, grad_names: GradNames, stopped: Collection[str]) -> GradOp:
@@ -67,22 +158,41 @@ def _named(op: Operator, made: Operator, grad_names: GradNames, stopped: Collect
         attrs=dict(made.attrs),
         origin=op.origin,
     )
-    return GradOp(named, frozenset(incoming.values()).intersection(named.input_arguments()))
+    return GradOp(named, frozenset(incoming.values()).intersection(named.input_arguments()), op)
 
 
-def prune(grad_ops: Iterable[GradOp], produced: Collection[str], source: Mapping[str, str]) -> list[GradOp]:
-    """Drop ops that write nothing or read only gradients that nobody makes; other missing gradients become zeros."""
+def prune(
+    grad_ops: Iterable[GradOp], produced: Collection[str], source: Mapping[str, str], arrays: Arrays
+) -> list[GradOp]:
+    """Drop ops that write nothing or read only gradients that nobody makes; other missing gradients become zeros.
+
+    Ops that run blocks take missing ones for zeros themselves; their blocks are pruned with them. ``arrays``: see
+    `accumulate`.
+    """
     known = set(produced)
     kept: list[GradOp] = []
     for grad_op in grad_ops:
         outputs = list(grad_op.op.output_arguments())
-        if not outputs or (grad_op.reads and known.isdisjoint(grad_op.reads)):
+        fed = grad_op.op.type in _FED_BY_THEIR_OP
+        if not outputs or (grad_op.reads and known.isdisjoint(grad_op.reads) and not fed):
             continue
-        missing = [name for name in dict.fromkeys(grad_op.op.input_arguments()) if name in grad_op.reads - known]
+        missing: list[str] = []
+        if grad_op.inner is not None:
+            _prune_inner(grad_op.inner, known | grad_op.reads.intersection(outputs), arrays)
+        elif not fed:
+            missing = [name for name in dict.fromkeys(grad_op.op.input_arguments()) if name in grad_op.reads - known]
         zeros = tuple(_zeros(name, source[name], grad_op.op.origin) for name in missing)
         kept.append(replace(grad_op, zeros=zeros))
         known.update(missing, outputs)
     return kept
+
+
+#: their gradients come from the op that runs the block, under names that no op makes
+_FED_BY_THEIR_OP: Final = ("rnn_memory_helper_grad",)
+
+
+def _prune_inner(inner: InnerBackward, known: Collection[str], arrays: Arrays) -> None:
+    inner.kept = prune(inner.ops, known, inner.source, arrays)
 
 
 def _zeros(gradient: str, variable: str, origin: str) -> Operator:
@@ -97,15 +207,18 @@ class _Pending:
     given: str | None = None
     #: where ops name their contribution: (argument list, position)
     places: list[tuple[list[str], int]] = field(default_factory=list)
+    #: where ops name the first contribution as long as it is the only one
+    followers: list[tuple[list[str], int]] = field(default_factory=list)
     origin: str = ""
 
 
 class _Accumulator:
     """Scans gradient ops in order and inserts a `sum` where a gradient has several contributions."""
 
-    def __init__(self, start: Mapping[str, str], block: int) -> None:
+    def __init__(self, start: Mapping[str, str], block: int, arrays: Arrays) -> None:
         self.ops: list[Operator] = []
         self.pieces: dict[str, str] = {}
+        self._arrays = arrays
         self.pending = {gradient: _Pending(given=name) for gradient, name in start.items()}
         self._block = block
         self._count: dict[str, itertools.count[int]] = {}
@@ -116,15 +229,27 @@ class _Accumulator:
             current = self.settle(name)
             if current != name:
                 op.inputs = {key: [current if a == name else a for a in args] for key, args in op.inputs.items()}
-            # Whoever writes it from here on speaks of an earlier value of the variable.
-            self.pending.pop(name, None)
+            if not self._arrays(name):
+                # Whoever writes it from here on speaks of an earlier value of the variable.
+                self.pending.pop(name, None)
         self.ops += [*grad_op.zeros, op]
         for arguments in op.outputs.values():
             for position, name in enumerate(arguments):
-                if name != EMPTY:
-                    pending = self.pending.setdefault(name, _Pending())
-                    pending.places.append((arguments, position))
-                    pending.origin = op.origin
+                # counters that go back are no gradients; arrays are changed in place by whoever also reads them
+                if not names.is_grad(name) or (self._arrays(name) and name in grad_op.reads):
+                    continue
+                pending = self.pending.setdefault(name, _Pending())
+                pending.places.append((arguments, position))
+                pending.origin = op.origin
+        self._follow(op)
+
+    def _follow(self, op: Operator) -> None:
+        """Arguments of an array of gradients that speak of its only contribution so far."""
+        for arguments in (*op.inputs.values(), *op.outputs.values()):
+            for position, name in enumerate(arguments):
+                pending = self.pending.get(name) if name != EMPTY and self._arrays(name) else None
+                if pending is not None and len(pending.places) == 1 and pending.places[0][0] is not arguments:
+                    pending.followers.append((arguments, position))
 
     def settle(self, gradient: str) -> str:
         """Make one variable hold all contributions so far; returns its name."""
@@ -140,10 +265,12 @@ class _Accumulator:
     def _sum(self, gradient: str, pending: _Pending) -> None:
         parts = [] if pending.given is None else [pending.given]
         count = self._count.setdefault(gradient, itertools.count())
-        for arguments, position in pending.places:
+        for index, (arguments, position) in enumerate(pending.places):
             arguments[position] = names.piece(gradient, self._block, next(count))
             parts.append(arguments[position])
             self.pieces[arguments[position]] = gradient
+            for following, at in pending.followers if index == 0 else ():
+                following[at] = arguments[position]
         out = [gradient]
         self.ops.append(Operator("sum", inputs={"X": parts}, outputs={"Out": out}, origin=pending.origin))
         self.pending[gradient] = _Pending(places=[(out, 0)], origin=pending.origin)
@@ -158,19 +285,27 @@ class BackwardOps:
     source: dict[str, str]
     #: forward variable -> name of its whole gradient
     final: dict[str, str]
+    #: identity of an op that runs a block -> the gradient of that block
+    inner: dict[int, InnerBackward]
+    #: all gradient blocks of the pass, in the order of their numbers
+    blocks: Sequence[InnerBackward] = ()
 
 
 def accumulate(
-    grad_ops: Iterable[GradOp], start: Mapping[str, str], source: Mapping[str, str], block: int
+    grad_ops: Sequence[GradOp], start: Mapping[str, str], source: Mapping[str, str], block: int, arrays: Arrays
 ) -> BackwardOps:
     """Sum gradients that several ops write: pieces ``g@RENAME@block0@k``, summed right before ``g`` is read.
 
     Contributions are numbered in the order of backward, so the last use of a variable comes first. ``start`` maps
-    gradients to the variables they start with; ``source`` maps gradients to forward variables.
+    gradients to the variables they start with; ``source`` maps gradients to forward variables. ``arrays`` tells gradients
+    of tensor arrays: they keep what was written before they were read.
     """
-    scan = _Accumulator(start, block)
+    scan = _Accumulator(start, block, arrays)
     for grad_op in grad_ops:
         scan.add(grad_op)
+        below = grad_op.inner
+        if below is not None:
+            below.plan = accumulate(below.kept, {}, below.source, below.forward.idx, arrays)
     for gradient in list(scan.pending):
         if scan.pending[gradient].places:
             scan.settle(gradient)
@@ -178,4 +313,6 @@ def accumulate(
     final = {source[name]: name for name in written if name in source}
     final |= {source[gradient]: name for gradient, name in start.items() if gradient not in written}
     of_pieces = {piece: source[gradient] for piece, gradient in scan.pieces.items()}
-    return BackwardOps(scan.ops, {**{name: source[name] for name in written if name in source}, **of_pieces}, final)
+    inner = {id(grad_op.op): grad_op.inner for grad_op in grad_ops if grad_op.inner is not None}
+    sources = {**{name: source[name] for name in written if name in source}, **of_pieces}
+    return BackwardOps(scan.ops, sources, final, inner)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from fluidlite.core.ir import AttrType, Block, Operator, OpRole, Program
-from fluidlite.dtypes import is_float
+from fluidlite.dtypes import VarKind, is_float
 from fluidlite.errors import GradientError
-from fluidlite.ops import registry
+from fluidlite.ops.steps import makes_gradient
 
 #: ops that read only the shape of their inputs: no gradient is lost where the way back ends at one
 SHAPE_ONLY: Final = frozenset(
@@ -35,7 +35,13 @@ def stopped_names(program: Program, block: Block, given: Collection[str] = ()) -
 
 
 def find_path(
-    block: Block, targets: Collection[str], wanted: Collection[str], stopped: Collection[str], *, only_wanted: bool
+    program: Program,
+    block: Block,
+    targets: Collection[str],
+    wanted: Collection[str],
+    stopped: Collection[str],
+    *,
+    only_wanted: bool,
 ) -> list[Operator]:
     """The ops, in program order, through which gradients of ``targets`` flow back.
 
@@ -49,13 +55,16 @@ def find_path(
     for op in reversed(block.ops):
         if needed.isdisjoint(op.output_arguments()):
             continue
-        if has_sub_block(op) or registry.get(op.type).grad is None:
+        if not makes_gradient(op):
             _refuse_if_lost(op, needed, reached)
         elif not only_wanted or not reached.isdisjoint(op.input_arguments()):
             path.append(op)
+            if has_sub_block(op):
+                _refuse_lost_inside(program, op, needed, reached)
             needed.update(name for name in op.input_arguments() if name not in stopped)
     path.reverse()
-    _refuse_overwritten(path, needed)
+    arrays = {name for name, var in block.vars.items() if var.kind is VarKind.LOD_TENSOR_ARRAY}
+    _refuse_overwritten(path, needed - arrays)
     return path
 
 
@@ -65,7 +74,8 @@ def unconsumed_outputs(path: Iterable[Operator], targets: Collection[str]) -> se
     dead: set[str] = set()
     for op in reversed(list(path)):
         consumed.update(op.input_arguments())
-        dead.update(name for name in op.output_arguments() if name not in consumed)
+        if not has_sub_block(op):
+            dead.update(name for name in op.output_arguments() if name not in consumed)
     return dead
 
 
@@ -83,6 +93,40 @@ def _reached_from(ops: Iterable[Operator], sources: Collection[str], stopped: Co
     return reached
 
 
+def _refuse_lost_inside(program: Program, op: Operator, needed: Collection[str], reached: Collection[str]) -> None:
+    """Refuse an op without gradient in the block that ``op`` runs, or in one below; what a step leaves, the next one reads."""
+    block = program.blocks[op.attr("sub_block")]
+    stopped = own_stopped(program, block)
+    carried = {*op.attr("ex_states", ()), *op.inputs.get("inputs", ())}
+    inside = {*reached, *carried}
+    wanted = {*needed, *op.attr("states", ())}
+    for _ in range(2):
+        inside |= _reached_from(block.ops, inside, stopped)
+        for each in reversed(block.ops):
+            if not wanted.isdisjoint(each.output_arguments()):
+                wanted.update(name for name in each.input_arguments() if name not in stopped)
+    for each in block.ops:
+        if wanted.isdisjoint(each.output_arguments()):
+            continue
+        if not makes_gradient(each):
+            _refuse_if_lost(each, wanted, inside)
+        elif has_sub_block(each):
+            _refuse_lost_inside(program, each, wanted, inside)
+
+
+def own_stopped(program: Program, block: Block) -> set[str]:
+    """What gets no gradient inside a sub-block: its variables with ``stop_gradient``, and what is no float, also outside.
+
+    Float variables outside do, whatever their ``stop_gradient``: it counts where the block's op stands.
+    """
+    stopped = {name for name, var in block.vars.items() if var.stop_gradient}
+    current: Block | None = block
+    while current is not None:
+        stopped.update(name for name, var in current.vars.items() if not is_float(var.dtype))
+        current = program.blocks[current.parent] if current.parent >= 0 else None
+    return stopped
+
+
 def _refuse_if_lost(op: Operator, needed: set[str], reached: set[str]) -> None:
     if op.type in SHAPE_ONLY or op.role & _NOT_THE_MODEL:
         return
@@ -90,9 +134,8 @@ def _refuse_if_lost(op: Operator, needed: set[str], reached: set[str]) -> None:
     lost_out = next((name for name in op.output_arguments() if name in needed and name in reached), None)
     if lost_in is None or lost_out is None:
         return
-    why = "runs a sub-block, through which gradients are not supported" if has_sub_block(op) else "has no gradient"
     raise GradientError(
-        f"op {op.type!r} {why}, but the gradient of {lost_in!r} flows through its output {lost_out!r}; set "
+        f"op {op.type!r} has no gradient, but the gradient of {lost_in!r} flows through its output {lost_out!r}; set "
         f"stop_gradient of {lost_out!r} to leave this way out ({op.origin})"
     )
 
@@ -103,7 +146,8 @@ def _refuse_overwritten(path: list[Operator], needed: set[str]) -> None:
     for op in path:
         for name in op.output_arguments():
             before = writer.get(name)
-            if before is not None and name in needed and name not in op.input_arguments():
+            kept = name in op.input_arguments() or op.type == "conditional_block"
+            if before is not None and name in needed and not kept:
                 raise GradientError(
                     f"variable {name!r} is written by op {before.type!r} ({before.origin}) and again by op {op.type!r} "
                     f"({op.origin}): the gradient needs both values; write the second one to a new variable"

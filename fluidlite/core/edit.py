@@ -82,9 +82,24 @@ def set_attr(program: Program, op: Operator, name: str, attr: Attr | None) -> No
     program.edits += 1
 
 
-def rename_arguments(program: Program, op: Operator, names: Mapping[str, str]) -> None:
-    """Rename arguments of one op, inputs and outputs alike."""
-    for arguments in (op.inputs, op.outputs):
+def rename_var(program: Program, block: Block, name: str, new: str) -> Variable:
+    """Give a variable of a block, which keeps its place, another name there and in the block's ops."""
+    if name not in block.vars or not new or (new in block.vars and new != name):
+        raise ProgramError(
+            f"block {block.idx} cannot rename variable {name!r} to {new!r}: one is missing, the other there"
+        )
+    block.vars[name].name = new
+    block.vars = {var.name: var for var in block.vars.values()}
+    for op in block.ops:
+        rename_arguments(program, op, {name: new})
+    return block.vars[new]
+
+
+def rename_arguments(
+    program: Program, op: Operator, names: Mapping[str, str], *, inputs: bool = True, outputs: bool = True
+) -> None:
+    """Rename arguments of one op: inputs, outputs or both."""
+    for arguments in [op.inputs] * inputs + [op.outputs] * outputs:
         for key, values in arguments.items():
             arguments[key] = [names.get(value, value) for value in values]
     program.edits += 1
@@ -142,6 +157,7 @@ def clone_op(op: Operator) -> Operator:
         origin=op.origin,
         is_target=op.is_target,
         unknown=op.unknown,
+        form=op.form,
     )
 
 

@@ -76,6 +76,8 @@ class Variable:
     need_check_feed: bool = False
     #: bytes of proto fields that this version does not know; written back unchanged
     unknown: bytes = b""
+    #: which defaults the file that this was read from spelled out (`serde.VarForm`); no part of the content
+    form: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass
@@ -110,6 +112,8 @@ class Operator:
     origin: str = field(default="", compare=False)
     is_target: bool = False
     unknown: bytes = b""
+    #: how the file that this was read from wrote it (`serde.OpForm`); no part of the content
+    form: Any = field(default=None, compare=False, repr=False)
 
     def input(self, name: str) -> str | None:
         """The first argument of an input, None when it is absent or empty."""
@@ -174,12 +178,25 @@ class Program:
 
     def find_var(self, name: str, block: Block) -> Variable | None:
         """The variable that ``name`` means inside ``block``: its own or the nearest ancestor's."""
-        current: Block | None = block
-        while current is not None:
-            found = current.vars.get(name)
-            if found is not None:
-                return found
-            current = self.blocks[current.parent] if current.parent >= 0 else None
+        owner = self.owner(name, block)
+        return None if owner is None else owner.vars[name]
+
+    def owner(self, name: str, block: Block) -> Block | None:
+        """The block whose declaration ``name`` means inside ``block``: itself, or the nearest one that it falls back to.
+
+        A gradient block (``forward`` names the block whose gradient it is) sees the variables of that block before those
+        of its parent.
+        """
+        if name in block.vars:
+            return block
+        waiting, seen = [block], {block.idx}
+        for current in waiting:
+            if name in current.vars:
+                return current
+            for idx in (current.forward, current.parent):
+                if 0 <= idx < len(self.blocks) and idx not in seen:
+                    seen.add(idx)
+                    waiting.append(self.blocks[idx])
         return None
 
     def all_ops(self) -> Iterator[tuple[Block, Operator]]:

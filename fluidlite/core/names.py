@@ -20,10 +20,14 @@ DELAY_PARTS: Final = ("seen", "drift", "half", "whole")
 _RENAME: Final = "@RENAME@block"
 _AGAIN: Final = "grad/"
 _TRAINER: Final = ".trainer_"
+_PSERVER: Final = ".pserver_"
+_CONTROL: Final = "__control_var@"
+_DELTA: Final = ".delta"
 _BLOCK: Final = ".block"
 _SHARD: Final = ".shard"
 _IDS: Final = ".ids"
 _FUSED: Final = ".fused"
+_INSIDE: Final = " of block "
 _GEO: Final = ".geo_"
 
 
@@ -75,6 +79,16 @@ def piece(gradient: str, block: int, index: int) -> str:
     return f"{gradient}{_RENAME}{block}@{index}"
 
 
+def inside(name: str, block: int) -> str:
+    """A variable of a sub-block that has the name of another block's, while a plan runs both: ``x`` -> ``x of block 2``."""
+    return f"{name}{_INSIDE}{block}"
+
+
+def declared(name: str) -> str:
+    """The name that a program declares: ``x of block 2`` -> ``x``; any other name is returned as it is."""
+    return name.split(_INSIDE, 1)[0]
+
+
 def slice_of(name: str, index: int) -> str:
     """Slice ``index`` of a dense variable: ``w`` -> ``w.block0``."""
     return f"{name}{_BLOCK}{index}"
@@ -97,7 +111,7 @@ def delay_part(param: str, part: str) -> str:
 
 def delta(param: str) -> str:
     """What a parameter gained by local training, on its way to a server: ``w`` -> ``w.delta`` (Fluid's form)."""
-    return f"{param}.delta"
+    return f"{param}{_DELTA}"
 
 
 def geo_part(param: str, part: str) -> str:
@@ -108,6 +122,41 @@ def geo_part(param: str, part: str) -> str:
 def geo_owner(part: str) -> str:
     """The parameter of a `geo_part`: ``w.geo_rows`` -> ``w``."""
     return part.rpartition(_GEO)[0]
+
+
+def is_control(name: str) -> bool:
+    """Whether a variable only orders ops of a program that Fluid transpiled."""
+    return name.startswith(_CONTROL)
+
+
+def is_clock(name: str) -> bool:
+    """Whether a variable counts the steps of one trainer of a program that Fluid transpiled."""
+    return name.startswith(LR_COUNTER + _TRAINER)
+
+
+def on_wire(name: str) -> str:
+    """What a variable that Fluid's trainers send is called here, where a message says who sends it and to whom.
+
+    >>> on_wire("w@GRAD.block0.trainer_1"), on_wire("emb@GRAD.trainer_1.pserver_0")
+    ('w@GRAD.block0', 'emb@GRAD')
+    """
+    return _cut_number(without_server(name), _TRAINER)[0]
+
+
+def without_server(name: str) -> str:
+    """A part of a gradient for one server, as the gradient: ``emb@GRAD.trainer_1.pserver_0`` -> ``emb@GRAD.trainer_1``."""
+    return _cut_number(name, _PSERVER)[0]
+
+
+def table_value(table: str, value: str) -> str:
+    """An accumulator of a table that Fluid 2.0 knew by name: ``emb``, ``Moment1`` -> ``emb@Moment1``."""
+    return f"{table}@{value}"
+
+
+def delta_on_wire(name: str) -> str:
+    """A slice's delta of Fluid's form, ``w.block0.delta``, in ours: ``w.delta.block0``."""
+    part = parse_slice(name.removesuffix(_DELTA))
+    return delta(part.origin) if part.block is None else slice_of(delta(part.origin), part.block)
 
 
 def shard_of_var(name: str, shard: int) -> str:

@@ -4,16 +4,21 @@ Bytes keep less than a `Program` in memory does, as in Fluid: parameters come ba
 the random seed, ``stop_gradient``, ``is_data`` (but for variables with ``need_check_feed``) and origins are not
 written. They keep more than this version understands: whatever a message holds besides the fields read here stays in
 the ``unknown`` bytes of its program, block, op or variable, and is merged back when written.
+
+Fluid writes variables and attributes in the order of a hash table and spells some defaults out. What was read is written
+in the form that it had (`OpForm`, `VarForm`), so that a file that is read and written has the same bytes; what was built
+here has its attributes by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
+from fluidlite.core import later_attrs
 from fluidlite.core.ir import Attr, AttrType, Block, Operator, Program, Variable
 from fluidlite.dtypes import DTYPE_NAMES, UNKNOWN_DTYPE, VarKind, dtype_number
 from fluidlite.errors import CorruptFileError, ProgramError
@@ -44,11 +49,36 @@ _TENSOR_FIELDS: Final[dict[VarKind, str]] = {
 _KIND_NUMBERS: Final = frozenset(map(int, VarKind))
 #: required enum fields that look absent when their number is one of a later version
 _MAY_BE_UNKNOWN: Final = re.compile(r"(attrs\[\d+\]\.type|\.type\.type|data_type|element_type)$")
+_KNOWN_ATTRS: Final = frozenset(map(int, AttrType))
 _FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
+class OpForm(NamedTuple):
+    """How a file wrote an op."""
+
+    #: its attributes in their order
+    order: tuple[str, ...]
+    #: those of types that came after 1.8: what they were read as, and their bytes
+    later: Mapping[str, tuple[Attr, bytes]]
+    spells_target: bool
+
+
+class VarForm(NamedTuple):
+    """Which fields of a variable a file wrote that have their default."""
+
+    persistable: bool
+    need_check_feed: bool
+    lod_level: bool
+    #: the whole description of a tensor; control variables of transpiled programs have none
+    tensor: bool
+
+
+_FORM_OF_OP: Final = OpForm((), {}, spells_target=False)
+_FORM_OF_VAR: Final = VarForm(persistable=True, need_check_feed=False, lod_level=True, tensor=True)
+
+
 def to_bytes(program: Program) -> bytes:
-    """The ``ProgramDesc`` bytes, the same for equal programs: variables and ops in their order, attributes by name.
+    """The ``ProgramDesc`` bytes: variables and ops in their order, attributes as they were read, else by name.
 
     Raises ProgramError for a value that its field cannot hold.
     """
@@ -95,17 +125,21 @@ def _write_block(desc: pb.BlockDesc, block: Block) -> None:
 
 
 def _write_var(desc: pb.VarDesc, var: Variable) -> None:
+    form = var.form or _FORM_OF_VAR
     desc.name = var.name
-    desc.persistable = var.persistable
-    if var.need_check_feed:
-        desc.need_check_feed = True
+    if var.persistable or form.persistable:
+        desc.persistable = var.persistable
+    if var.need_check_feed or form.need_check_feed:
+        desc.need_check_feed = var.need_check_feed
     desc.type.type = int(var.kind)  # type: ignore[assignment]
     field = _TENSOR_FIELDS.get(var.kind)
-    if field is not None:
+    described = var.shape is not None or var.dtype != "float32" or var.lod_level
+    if field is not None and (described or form.tensor):
         holder = getattr(desc.type, field)
         tensor = holder
         if var.kind is not VarKind.SELECTED_ROWS:
-            holder.lod_level = var.lod_level
+            if var.lod_level or form.lod_level:
+                holder.lod_level = var.lod_level
             tensor = holder.tensor
         _write_tensor(tensor, var)
     _merge(desc, var.unknown, f"variable {var.name!r}")
@@ -122,14 +156,25 @@ def _write_op(desc: pb.OpDesc, op: Operator) -> None:
     for messages, arguments in ((desc.inputs, op.inputs), (desc.outputs, op.outputs)):
         for name, names in arguments.items():
             messages.add(parameter=name, arguments=names)
-    for name in sorted(op.attrs):
+    form = op.form or _FORM_OF_OP
+    for name in _attr_order(op, form):
         try:
-            _write_attr(desc.attrs.add(name=name), op.attrs[name])
+            read_as, content = form.later.get(name, (None, b""))
+            if read_as == op.attrs[name]:
+                desc.attrs.add().MergeFromString(content)
+            else:
+                _write_attr(desc.attrs.add(name=name), op.attrs[name])
         except (TypeError, ValueError) as error:
             raise ValueError(f"attribute {name!r}: {error}") from error
-    if op.is_target:
-        desc.is_target = True
+    if op.is_target or form.spells_target:
+        desc.is_target = op.is_target
     _merge(desc, op.unknown, f"op {op.type!r}")
+
+
+def _attr_order(op: Operator, form: OpForm) -> list[str]:
+    """As the file had them that the op was read from, then those that were added since."""
+    known = [name for name in form.order if name in op.attrs]
+    return [*known, *sorted(op.attrs.keys() - set(known))]
 
 
 def _write_attr(desc: pb.OpDesc.Attr, attr: Attr) -> None:
@@ -192,6 +237,7 @@ def _read_var(desc: pb.VarDesc) -> Variable:
         persistable=desc.persistable,
         is_data=desc.need_check_feed,
         need_check_feed=desc.need_check_feed,
+        form=VarForm(desc.HasField("persistable"), desc.HasField("need_check_feed"), lod_level=False, tensor=False),
     )
     number = int(desc.type.type)
     if desc.type.HasField("type") and number in _KIND_NUMBERS:
@@ -199,6 +245,7 @@ def _read_var(desc: pb.VarDesc) -> Variable:
         desc.type.ClearField("type")
     field = _TENSOR_FIELDS.get(var.kind)
     if field is not None and desc.type.HasField(field):
+        var.form = var.form._replace(tensor=True)
         _read_holder(getattr(desc.type, field), var)
         _drop_if_empty(desc.type, field)
     _drop_if_empty(desc, "type")
@@ -211,6 +258,7 @@ def _read_holder(holder: Any, var: Variable) -> None:
     tensor = holder
     if var.kind is not VarKind.SELECTED_ROWS:
         var.lod_level = holder.lod_level
+        var.form = var.form._replace(lod_level=holder.HasField("lod_level"))
         holder.ClearField("lod_level")
         tensor = holder.tensor
     var.dtype = UNKNOWN_DTYPE
@@ -231,11 +279,16 @@ def _read_op(desc: pb.OpDesc) -> Operator:
         is_target=desc.is_target,
     )
     foreign = []
+    later: dict[str, tuple[Attr, bytes]] = {}
     for attr in desc.attrs:
-        if attr.HasField("type"):
+        if attr.HasField("type") and attr.type in _KNOWN_ATTRS:
             op.attrs[_text(attr.name)] = _read_attr(attr)
+        elif (read_as := later_attrs.read(attr)) is not None:
+            op.attrs[_text(attr.name)] = read_as
+            later[attr.name] = (read_as, _serialized(attr))
         else:
             foreign.append(attr)
+    op.form = OpForm(tuple(op.attrs), later, desc.HasField("is_target"))
     leftover = pb.OpDesc(attrs=foreign)
     op.unknown = _serialized(leftover) + _rest(desc, "inputs", "outputs", "type", "attrs", "is_target")
     op.origin = _origin(op.attr("op_callstack", ()))

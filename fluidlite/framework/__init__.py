@@ -5,17 +5,28 @@ Together with the scopes of `runtime.scope` this is the only process-wide state 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
 
-from fluidlite.core.ir import OpRole
 from fluidlite.dtypes import dtype_name
 from fluidlite.errors import ProgramError
-from fluidlite.framework.program import Arguments, Block, Operator, Parameter, Program, Variable, VarOrName, name_of
+from fluidlite.framework.program import (
+    Arguments,
+    Block,
+    Operator,
+    Parameter,
+    Program,
+    Variable,
+    VarOrName,
+    as_program,
+    name_of,
+    op_role,
+)
 from fluidlite.framework.state import NameGenerator, state, user_line
+from fluidlite.framework.versions import device_guard, require_version
 
 __all__ = [
     "Arguments",
@@ -26,13 +37,16 @@ __all__ = [
     "Program",
     "VarOrName",
     "Variable",
+    "as_program",
     "convert_np_dtype_to_dtype_",
     "default_main_program",
     "default_startup_program",
+    "device_guard",
     "name_of",
     "name_scope",
     "op_role",
     "program_guard",
+    "require_version",
     "state",
     "user_line",
 ]
@@ -79,8 +93,9 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 
 @contextmanager
-def name_scope(prefix: str = "") -> Iterator[None]:
+def name_scope(prefix: str | None = None) -> Iterator[None]:
     """Group ops for people who read the program; a repeated name in one parent becomes ``name_1``."""
+    prefix = prefix or ""
     children = state.name_scope[-1][1]
     count = children.get(prefix, 0)
     children[prefix] = count + 1
@@ -89,17 +104,6 @@ def name_scope(prefix: str = "") -> Iterator[None]:
         yield
     finally:
         state.name_scope.pop()
-
-
-@contextmanager
-def op_role(role: OpRole, role_var: Sequence[VarOrName] = ()) -> Iterator[None]:
-    """Ops appended inside the ``with`` get this role and ``op_role_var``."""
-    before = state.role, state.role_var
-    state.role, state.role_var = role, tuple(name_of(var) for var in role_var)
-    try:
-        yield
-    finally:
-        state.role, state.role_var = before
 
 
 def convert_np_dtype_to_dtype_(dtype: object) -> str:

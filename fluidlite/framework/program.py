@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fluidlite.core import edit, ir, text
+from fluidlite.core import edit, ir, names, text
 from fluidlite.dtypes import VarKind, dtype_name
 from fluidlite.environment import whole_number
 from fluidlite.errors import ProgramError
 from fluidlite.framework.state import role_attrs, state, user_line
-from fluidlite.inference import strip_training
+from fluidlite.inference import pruned, strip_training
 from fluidlite.ops import registry
 from fluidlite.ops.infer import infer_op
 
@@ -24,6 +25,7 @@ class Variable:
     if TYPE_CHECKING:  # installed by layers.math_op, == and != among them
 
         def astype(self, dtype: object) -> Variable: ...
+        def __getitem__(self, item: Any) -> Variable: ...  # by layers.indexing
         def __add__(self, other: Any) -> Variable: ...
         def __neg__(self) -> Variable: ...
 
@@ -96,6 +98,15 @@ class Variable:
                 return Operator(self.block, op)
         return None
 
+    # the names that scripts for Fluid 1.x use
+    @property
+    def grad_name(self) -> str:
+        """The name of the variable's gradient."""
+        return names.grad(self.name)
+
+    def _set_error_clip(self, error_clip: Any) -> None:
+        self.error_clip = error_clip
+
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The declaration as one line of the program's text form."""
         return text.show_var(self.desc)
@@ -134,6 +145,11 @@ class Parameter(Variable):
     @property
     def constraint(self) -> Any:
         return self.desc.constraint
+
+    @property
+    def do_model_average(self) -> bool:
+        """Whether `optimizer.ModelAverage` and the like have a mean of it."""
+        return self.desc.do_model_average
 
     @property
     def is_distributed(self) -> bool:
@@ -205,8 +221,16 @@ class Operator:
         spec = registry.attrs_for_one(self.type, name, value)
         edit.set_attr(self.block.program.desc, self.desc, name, spec)
 
-    # the name that scripts for Fluid 1.x use
+    # the names that scripts for Fluid 1.x use
     _set_attr = set_attr
+
+    def _rename_input(self, old_name: str, new_name: str) -> None:
+        """Read another variable wherever it reads ``old_name``."""
+        edit.rename_arguments(self.block.program.desc, self.desc, {old_name: new_name}, outputs=False)
+
+    def _rename_output(self, old_name: str, new_name: str) -> None:
+        """Write another variable wherever it writes ``old_name``."""
+        edit.rename_arguments(self.block.program.desc, self.desc, {old_name: new_name}, inputs=False)
 
     def __str__(self) -> str:
         return text.show_op(self.desc)
@@ -260,11 +284,9 @@ class Block:
 
     def find_var(self, name: str) -> Variable:
         """A variable of this block or its ancestors; ProgramError when none has it."""
-        block: Block | None = self
-        while block is not None:
-            if name in block.desc.vars:
-                return block._facade(name)
-            block = self.program.block(block.parent_idx) if block.parent_idx >= 0 else None
+        owner = self.program.desc.owner(name, self.desc)
+        if owner is not None:
+            return self.program.block(owner.idx)._facade(name)
         raise ProgramError(f"neither block {self.idx} nor its ancestors have a variable {name!r}")
 
     def all_parameters(self) -> list[Parameter]:
@@ -345,13 +367,14 @@ class Block:
         stop_gradient: bool = False,
     ) -> Operator:
         """Like `append_op`, before the op at position ``index``."""
-        op_def = registry.get(type)
+        origin = user_line()
+        try:
+            op_def = registry.get(type)
+            values = registry.attrs_for(op_def, {**role_attrs(), **(attrs or {})})
+        except ProgramError as error:
+            raise error.__class__(f"{error} ({origin})") from None
         op = ir.Operator(
-            type=type,
-            inputs=_argument_names(inputs),
-            outputs=_argument_names(outputs),
-            attrs=registry.attrs_for(op_def, {**role_attrs(), **(attrs or {})}),
-            origin=user_line(),
+            type=type, inputs=_argument_names(inputs), outputs=_argument_names(outputs), attrs=values, origin=origin
         )
         registry.check_arguments(op_def, op)
         program = self.program.desc
@@ -376,6 +399,14 @@ class Block:
     _remove_op = remove_op
     _var_recursive = find_var
 
+    def _rename_var(self, name: str, new_name: str) -> Variable:
+        """Give a variable another name, here and in the ops of this block. Variables made before do not follow."""
+        return self._facade(edit.rename_var(self.program.desc, self.desc, name, new_name).name)
+
+    def _remove_var(self, name: str) -> None:
+        """Forget a variable; no op may still name it."""
+        edit.remove_var(self.program.desc, self.desc, name)
+
     def __str__(self) -> str:
         return text.show_block(self.desc)
 
@@ -390,7 +421,7 @@ class Program:
         self._current = 0
         #: what `DistributeTranspiler.transpile` found out (a `transpiler.plan.Distribution`); None before
         self.distribution: Any = None
-        #: the loaders that feed the program's runs (`data_loader.GeneratorLoader`); copies of the program share them
+        #: the loaders that feed the program's runs (`data_loader.Loader`); copies of the program share them
         self.loaders: list[Any] = []
 
     @property
@@ -412,10 +443,10 @@ class Program:
     def blocks(self) -> list[Block]:
         return [self.block(idx) for idx in range(self.num_blocks)]
 
-    def block(self, idx: int) -> Block:
+    def block(self, index: int) -> Block:
         while len(self._blocks) < self.num_blocks:
             self._blocks.append(Block(self, len(self._blocks)))
-        return self._blocks[idx]
+        return self._blocks[index]
 
     def global_block(self) -> Block:
         return self.block(0)
@@ -433,6 +464,15 @@ class Program:
         """Go back to the parent of the current block."""
         self._current = self.current_block().parent_idx
 
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Inside the ``with``, layers build into the block around the current one."""
+        before, self._current = self._current, self.current_block().parent_idx
+        try:
+            yield
+        finally:
+            self._current = before
+
     # the names that scripts for Fluid 1.x use
     _create_block = create_block
     _rollback = rollback
@@ -444,6 +484,12 @@ class Program:
     def all_parameters(self) -> list[Parameter]:
         return self.global_block().all_parameters()
 
+    @contextmanager
+    def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
+        """Ops appended inside the ``with`` compute a learning rate; scripts that scale one by hand say so by this."""
+        with op_role(ir.OpRole.LR_SCHED | (ir.OpRole.OPTIMIZE if is_with_opt else ir.OpRole.FORWARD)):
+            yield
+
     def clone(self, for_test: bool = False) -> Program:
         """A deep copy. ``for_test``: backward and optimizer ops removed, ``is_test`` set on ops that have it."""
         twin = edit.clone(self.desc)
@@ -453,6 +499,15 @@ class Program:
         program.distribution = self.distribution
         program.loaders = list(self.loaders)
         return program
+
+    def _prune(self, targets: Sequence[VarOrName]) -> Program:
+        """The part that computes ``targets``, by the name that scripts of Fluid call."""
+        return self._prune_with_input((), targets)
+
+    def _prune_with_input(self, feeded_var_names: Sequence[str], targets: Sequence[VarOrName]) -> Program:
+        """The same, where what is fed needs no ops."""
+        targets = [targets] if isinstance(targets, (str, Variable)) else list(targets)
+        return Program(pruned(self.desc, [name_of(target) for target in targets], feeded_var_names))
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """The text form (`core.text`)."""
@@ -465,11 +520,11 @@ class Program:
         return _to_bytes(self.desc)
 
     @staticmethod
-    def parse_from_string(binary: bytes) -> Program:
+    def parse_from_string(binary_str: bytes) -> Program:
         """A program from ProgramDesc bytes of any version from 1.0 on."""
         from fluidlite.core import serde
 
-        return Program(serde.from_bytes(binary))
+        return Program(serde.from_bytes(binary_str))
 
     def __repr__(self) -> str:
         ops = sum(len(block.ops) for block in self.desc.blocks)
@@ -492,6 +547,11 @@ def launch_seed() -> int:
     return whole_number("FLUIDLITE_SEED", 0)
 
 
+def as_program(program: Any) -> Any:
+    """The program that a compiled one (`CompiledProgram` of scripts for Fluid) is made from; anything else as it is."""
+    return getattr(program, "compiled_from", program)
+
+
 def name_of(var: VarOrName) -> str:
     """The name of a Variable or a name."""
     if isinstance(var, str):
@@ -510,3 +570,14 @@ def _argument_names(arguments: Arguments | None) -> dict[str, list[str]]:
         if values:
             result[key] = [name_of(item) for item in values]
     return result
+
+
+@contextmanager
+def op_role(role: ir.OpRole, role_var: Sequence[VarOrName] = ()) -> Iterator[None]:
+    """Ops appended inside the ``with`` get this role and ``op_role_var``."""
+    before = state.role, state.role_var
+    state.role, state.role_var = role, tuple(name_of(var) for var in role_var)
+    try:
+        yield
+    finally:
+        state.role, state.role_var = before

@@ -38,6 +38,7 @@ class _State:
         self.names = NameGenerator()
         self.role = OpRole.FORWARD
         self.role_var: tuple[str, ...] = ()
+        self.device = ""
         self.name_scope: list[tuple[str, dict[str, int]]] = [("", {})]
 
 
@@ -51,6 +52,7 @@ def role_attrs() -> dict[str, Any]:
         "op_role": int(state.role),
         "op_role_var": state.role_var or None,
         "op_namescope": f"{scope}/" if scope else None,
+        "op_device": state.device or None,
     }
 
 

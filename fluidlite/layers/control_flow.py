@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -13,8 +14,8 @@ from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Block, Variable, name_of, user_line
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper, require_dtype, require_variable
-from fluidlite.layers.compare import logical_and, logical_not
-from fluidlite.layers.tensor import assign, cast
+from fluidlite.layers.compare import equal, logical_and, logical_not
+from fluidlite.layers.tensor import assign, cast, fill_constant
 
 #: what the functions of `cond` return: nothing, a variable, or several
 Result: TypeAlias = "Variable | Sequence[Variable] | None"
@@ -50,7 +51,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 @contextmanager
-def _sub_block(helper: LayerHelper) -> Iterator[Block]:
+def sub_block(helper: LayerHelper) -> Iterator[Block]:
     """Ops appended inside the ``with`` go to a new block."""
     program = helper.main_program
     block = program.create_block()
@@ -60,7 +61,7 @@ def _sub_block(helper: LayerHelper) -> Iterator[Block]:
         program.rollback()
 
 
-def _arguments_of(block: Block, parent: Block, condition: str) -> tuple[list[str], list[str]]:
+def _arguments_of(block: Block, parent: Block, condition: str = "") -> tuple[list[str], list[str]]:
     """(outside variables that a block reads before it writes them, outside variables that it writes), sorted."""
     reads: set[str] = set()
     writes: set[str] = set()
@@ -79,25 +80,30 @@ def _step_scopes(block: Block) -> Variable:
 
 
 class ConditionalBlock:
-    """Ops that run only when a [1] bool variable is true: ``with ConditionalBlock(condition).block(): ...``"""
+    """Ops that run only under a condition: ``with ConditionalBlock([condition], is_scalar_condition=True).block(): ...``
 
-    def __init__(self, condition: Variable) -> None:
-        require_dtype("conditional_block", require_variable("conditional_block", "condition", condition), ("bool",))
-        self.condition = condition
-        self.helper = LayerHelper("conditional_block")
+    With ``is_scalar_condition`` the one [1] bool variable must be true, else nothing that the block reads may be empty.
+    """
+
+    def __init__(self, inputs: Sequence[Variable], is_scalar_condition: bool = False, name: str | None = None) -> None:
+        self.inputs = [require_variable("conditional_block", "inputs", var) for var in inputs]
+        if is_scalar_condition:
+            require_dtype("conditional_block", self.inputs[0], ("bool",))
+        self.is_scalar_condition = is_scalar_condition
+        self.helper = LayerHelper("conditional_block", name)
 
     @contextmanager
     def block(self) -> Iterator[None]:
         """Ops appended inside the ``with`` become the block."""
         parent = self.helper.block
-        with _sub_block(self.helper) as inside:
+        with sub_block(self.helper) as inside:
             yield
-        reads, writes = _arguments_of(inside, parent, self.condition.name)
+        reads, writes = _arguments_of(inside, parent)
         parent.append_op(
             "conditional_block",
-            {"Cond": self.condition, "Input": reads},
+            {"Cond": self.inputs, "Input": reads},
             {"Out": writes, "Scope": _step_scopes(parent)},
-            {"sub_block": inside.idx, "is_scalar_condition": True},
+            {"sub_block": inside.idx, "is_scalar_condition": self.is_scalar_condition},
         )
 
 
@@ -137,7 +143,7 @@ class Switch:
         else:
             self._none_yet = logical_and(before, logical_not(condition))
             condition = logical_and(before, condition)
-        with ConditionalBlock(condition).block():
+        with ConditionalBlock([condition], is_scalar_condition=True).block():
             yield
 
     @contextmanager
@@ -145,7 +151,7 @@ class Switch:
         """Ops that run when no case did."""
         if self._none_yet is None:
             raise ProgramError(f"Switch.default comes after at least one case ({user_line()})")
-        with ConditionalBlock(self._none_yet).block():
+        with ConditionalBlock([self._none_yet], is_scalar_condition=True).block():
             yield
 
 
@@ -167,7 +173,7 @@ class While:
     def block(self) -> Iterator[None]:
         """Ops appended inside the ``with`` become the body."""
         parent = self.helper.block
-        with _sub_block(self.helper) as inside:
+        with sub_block(self.helper) as inside:
             yield
         reads, writes = _arguments_of(inside, parent, self.condition.name)
         if self.condition.name not in writes:
@@ -191,6 +197,7 @@ def while_loop(
     state = [require_variable("while_loop", "loop_vars", var) for var in loop_vars]
     if not state:
         raise ProgramError(f"while_loop: loop_vars is empty ({user_line()})")
+    require_functions("while_loop", cond, body)
     condition = cond(*state)
     with While(condition, is_test, name).block():
         updated = _as_list(body(*state))
@@ -216,6 +223,7 @@ def cond(
     Both build their ops into blocks of their own, of which one runs. They return as many variables as each other:
     none, one, or a list.
     """
+    require_functions("cond", *(build for build in (true_fn, false_fn) if build is not None))
     helper = LayerHelper("cond", name)
     yes = _branch(helper, pred, true_fn)
     no = _branch(helper, logical_not(pred), false_fn) if false_fn is not None else None
@@ -233,12 +241,76 @@ def cond(
     return merged[0] if isinstance(yes, Variable) else merged
 
 
+def case(
+    pred_fn_pairs: Sequence[tuple[Variable, Callable[[], Result]]],
+    default: Callable[[], Result] | None = None,
+    name: str | None = None,
+) -> Result:
+    """What the function of the first pair gives whose [1] bool is true, else what ``default`` does (the last function,
+    where there is no default)."""
+    pairs = _pairs("case", pred_fn_pairs)
+    if not pairs:
+        raise ProgramError(f"case: pred_fn_pairs is empty ({user_line()})")
+    if default is None:
+        default = pairs.pop()[1]
+    chosen = default
+    for pred, function in reversed(pairs):
+        chosen = partial(cond, pred, function, chosen, name)
+    return chosen()
+
+
+def switch_case(
+    branch_index: Variable,
+    branch_fns: Mapping[int, Callable[[], Result]] | Sequence[Any],
+    default: Callable[[], Result] | None = None,
+    name: str | None = None,
+) -> Result:
+    """What the function of number ``branch_index`` ([1] integer) gives, else what ``default`` does (the function of the
+    highest number, where there is no default).
+
+    ``branch_fns``: functions by number, (number, function) pairs, or functions numbered from 0.
+    """
+    require_dtype(
+        "switch_case", require_variable("switch_case", "branch_index", branch_index), ("uint8", "int32", "int64")
+    )
+    index = branch_index if branch_index.dtype == "int64" else cast(branch_index, "int64")
+    items: list[Any] = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else list(branch_fns)
+    pairs = list(enumerate(items)) if all(map(callable, items)) else _pairs("switch_case", items)
+    if not all(isinstance(number, int) for number, _ in pairs):
+        raise ProgramError(f"switch_case: the functions are numbered by integers, not as {pairs} ({user_line()})")
+    if not pairs or len({number for number, _ in pairs}) < len(pairs):
+        raise ProgramError(f"switch_case: branch_fns is empty or names a number twice ({user_line()})")
+    if default is None:
+        *pairs, (_, default) = sorted(pairs, key=lambda pair: pair[0])
+    chosen = default
+    tests = [(equal(index, fill_constant([1], "int64", number)), function) for number, function in pairs]
+    for pred, function in tests:
+        chosen = partial(cond, pred, function, chosen, name)
+    return chosen()
+
+
+def require_functions(layer: str, *functions: object) -> None:
+    """Refuse what cannot be called."""
+    for function in functions:
+        if not callable(function):
+            raise ProgramError(f"{layer}: {function!r} is no function ({user_line()})")
+
+
+def _pairs(layer: str, given: Any) -> list[tuple[Any, Callable[[], Result]]]:
+    """(what chooses it, a function) pairs."""
+    pairs = list(given) if isinstance(given, Sequence) else None
+    if pairs is None or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise ProgramError(f"{layer}: {given!r} must be a list of pairs with a function each ({user_line()})")
+    require_functions(layer, *(function for _, function in pairs))
+    return pairs
+
+
 def _branch(helper: LayerHelper, pred: Variable, build: Callable[[], Result] | None) -> Result:
     """One branch of `cond`: its results, copied to variables outside its block."""
     if build is None:
         return None
     parent = helper.block
-    with ConditionalBlock(pred).block():
+    with ConditionalBlock([pred], is_scalar_condition=True).block():
         result = build()
         outside = []
         for var in _as_list(result):
@@ -275,17 +347,18 @@ def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Vari
 
 def array_read(array: Variable, i: Variable) -> Variable:
     """Element ``i`` ([1] int64) of an array."""
-    _require_array("array_read", array)
+    require_array("array_read", array)
     return LayerHelper("array_read").one("read_from_array", {"X": array, "I": i}, dtype=array.dtype)
 
 
 def array_length(array: Variable) -> Variable:
     """How many elements an array has; [1] int64."""
-    _require_array("array_length", array)
+    require_array("array_length", array)
     return LayerHelper("array_length").one("lod_array_length", {"X": array}, dtype="int64", stop_gradient=True)
 
 
-def _require_array(layer: str, array: Variable) -> None:
+def require_array(layer: str, array: Variable) -> None:
+    """Refuse what is no tensor array."""
     if require_variable(layer, "array", array).type is not VarKind.LOD_TENSOR_ARRAY:
         raise ProgramError(f"{layer}: {name_of(array)!r} is no tensor array ({user_line()})")
 

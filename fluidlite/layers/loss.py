@@ -23,8 +23,8 @@ from fluidlite.layers.math import reduce_mean
 def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:
     """-log(input[label]) per row of probabilities ``input`` [N, ..., classes]; [N, ..., 1].
 
-    Integer labels [N, ..., 1]; rows labelled ``ignore_index`` cost 0. With ``soft_label`` labels are probabilities of
-    ``input``'s shape and the cost is -Σ label * log(input).
+    Integer labels [N, ..., 1], or [N, ...] for losses of that shape; rows labelled ``ignore_index`` cost 0. With
+    ``soft_label`` labels are probabilities of ``input``'s shape and the cost is -Σ label * log(input).
     """
     require_dtype("cross_entropy", require_variable("cross_entropy", "input", input), FLOATS)
     require_variable("cross_entropy", "label", label)
@@ -201,7 +201,9 @@ def teacher_student_sigmoid_loss(
 def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
     """target * (log(target) - x), 0 where target <= 0; reduced by 'mean', 'sum' or 'batchmean', or not ('none')."""
     if reduction not in ("none", "batchmean", "mean", "sum"):
-        raise ProgramError(f"kldiv_loss: reduction must be none, batchmean, mean or sum, not {reduction!r}")
+        raise ProgramError(
+            f"kldiv_loss: reduction must be none, batchmean, mean or sum, not {reduction!r} ({user_line()})"
+        )
     inputs = {"X": x, "Target": target}
     return _pairwise("kldiv_loss", inputs, {"reduction": reduction}, name=name, out="Loss")
 

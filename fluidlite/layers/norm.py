@@ -1,4 +1,4 @@
-"""Normalisation layers: batch_norm, layer_norm, data_norm, lrn."""
+"""Normalisation layers: batch_norm, layer_norm, data_norm, lrn, group_norm, instance_norm, spectral_norm, affine_channel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Parameter, Variable, user_line
-from fluidlite.initializer import Constant
+from fluidlite.initializer import Constant, Normal
 from fluidlite.layer_helper import FLOATS, LayerHelper, require_dtype, require_variable
 from fluidlite.param_attr import AttrLike, ParamAttr
 
@@ -196,4 +196,102 @@ def lrn(
     out = helper.create_variable_for_type_inference(input.dtype)
     attrs = {"n": n, "k": k, "alpha": alpha, "beta": beta, "data_format": data_format}
     helper.append_op("lrn", {"X": input}, {"Out": out, "MidOut": mid}, attrs)
+    return out
+
+
+def group_norm(
+    input: Variable,
+    groups: int,
+    epsilon: float = 1e-05,
+    param_attr: AttrLike = None,
+    bias_attr: AttrLike = None,
+    act: str | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """scale * (x - mean) / √(variance + epsilon) + bias with mean and variance of each of ``groups`` groups of channels.
+
+    Scale and bias, one number per channel, are there when ``param_attr`` and ``bias_attr`` are given. Wu and He, 2018.
+    """
+    require_dtype("group_norm", require_variable("group_norm", "input", input), FLOATS)
+    helper = LayerHelper("group_norm", name, act=act)
+    shape = [input.shape[-1 if data_layout == "NHWC" else 1]]
+    inputs: dict[str, Variable] = {"X": input}
+    if param_attr:
+        inputs["Scale"] = helper.create_parameter(param_attr, shape, input.dtype, default_initializer=Constant(1.0))
+    if bias_attr:
+        inputs["Bias"] = helper.create_parameter(bias_attr, shape, input.dtype, is_bias=True)
+    mean, variance = (helper.create_variable(dtype=input.dtype, stop_gradient=True) for _ in range(2))
+    out = helper.create_variable(dtype=input.dtype)
+    attrs = {"epsilon": epsilon, "groups": groups, "data_layout": data_layout}
+    helper.append_op("group_norm", inputs, {"Y": out, "Mean": mean, "Variance": variance}, attrs)
+    return helper.append_activation(out)
+
+
+def instance_norm(
+    input: Variable,
+    epsilon: float = 1e-05,
+    param_attr: AttrLike = None,
+    bias_attr: AttrLike = None,
+    name: str | None = None,
+) -> Variable:
+    """scale * (x - mean) / √(variance + epsilon) + bias with mean and variance of each image and channel.
+
+    Ulyanov et al., 2016.
+    """
+    require_dtype("instance_norm", require_variable("instance_norm", "input", input), FLOATS)
+    helper = LayerHelper("instance_norm", name)
+    shape = [input.shape[1]]
+    scale = helper.create_parameter(param_attr, shape, input.dtype, default_initializer=Constant(1.0))
+    bias = helper.create_parameter(bias_attr, shape, input.dtype, is_bias=True)
+    saved = helper.temporaries(2, input.dtype, stop_gradient=True)
+    out = helper.create_variable_for_type_inference(input.dtype)
+    outputs = {"Y": out, "SavedMean": saved[0], "SavedVariance": saved[1]}
+    helper.append_op("instance_norm", {"X": input, "Scale": scale, "Bias": bias}, outputs, {"epsilon": epsilon})
+    return out
+
+
+def affine_channel(
+    x: Variable,
+    scale: Variable | None = None,
+    bias: Variable | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    act: str | None = None,
+) -> Variable:
+    """act(x * scale + bias) with one number of each per channel."""
+    helper = LayerHelper("affine_channel", name, act=act)
+    inputs = {
+        "X": require_variable("affine_channel", "x", x),
+        "Scale": require_variable("affine_channel", "scale", scale),
+        "Bias": require_variable("affine_channel", "bias", bias),
+    }
+    out = helper.one("affine_channel", inputs, {"data_layout": data_layout}, dtype=x.dtype)
+    return helper.append_activation(out)
+
+
+def spectral_norm(
+    weight: Variable, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+) -> Variable:
+    """``weight`` divided by its largest singular value, as a matrix whose rows are dimension ``dim``.
+
+    ``power_iters`` iterations from two vectors, which stay as they were drawn, estimate it. Miyato et al., 2018.
+    """
+    require_dtype("spectral_norm", require_variable("spectral_norm", "weight", weight), FLOATS)
+    helper = LayerHelper("spectral_norm", name)
+    if dim not in (0, 1) or len(weight.shape) < 2 or min(weight.shape) < 1:
+        raise ShapeError(
+            f"spectral_norm: dim {dim} must be 0 or 1, and the sizes of {weight.name!r} {list(weight.shape)} known "
+            f"({user_line()})"
+        )
+    rows = weight.shape[dim]
+    columns = math.prod(weight.shape) // rows
+    u, v = (
+        helper.create_parameter(ParamAttr(), [size], weight.dtype, default_initializer=Normal(0.0, 1.0))
+        for size in (rows, columns)
+    )
+    u.stop_gradient = v.stop_gradient = True
+    out = helper.create_variable(dtype=weight.dtype)
+    attrs = {"dim": dim, "power_iters": power_iters, "eps": eps}
+    helper.append_op("spectral_norm", {"Weight": weight, "U": u, "V": v}, {"Out": out}, attrs)
     return out

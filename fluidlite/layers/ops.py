@@ -49,9 +49,49 @@ softsign = _plain("softsign", "x / (1 + |x|)")
 sign = _plain("sign", "-1, 0 or 1 by the sign of x")
 
 
-def softshrink(x: Variable, alpha: float = 0.5) -> Variable:
-    """x - alpha above alpha, x + alpha below -alpha, else 0."""
+acos = _plain("acos", "The angle in [0, pi] whose cosine is x")
+asin = _plain("asin", "The angle in [-pi / 2, pi / 2] whose sine is x")
+atan = _plain("atan", "The angle in (-pi / 2, pi / 2) whose tangent is x")
+tanh_shrink = _plain("tanh_shrink", "x - tanh(x)")
+
+
+def erf(x: Variable) -> Variable:
+    """The error function of x."""
+    return activate("erf", x)
+
+
+def log1p(x: Variable, out: Variable | None = None, name: str | None = None) -> Variable:
+    """log(1 + x), written to ``out`` when that is given."""
+    require_dtype("log1p", require_variable("log1p", "x", x), FLOATS)
+    helper = LayerHelper("log1p", name)
+    result = out if out is not None else helper.create_variable_for_type_inference(x.dtype)
+    helper.append_op("log1p", {"X": x}, {"Out": result})
+    return result
+
+
+def softshrink(x: Variable, alpha: float | None = None) -> Variable:
+    """x - alpha above alpha, x + alpha below -alpha, else 0. ``alpha`` is 0.5 unless given."""
     return activate("softshrink", x, None, {"lambda": alpha})
+
+
+def hard_shrink(x: Variable, threshold: float | None = None) -> Variable:
+    """x, and 0 within ``threshold`` (0.5 unless given) of 0."""
+    return activate("hard_shrink", x, None, {"threshold": threshold})
+
+
+def thresholded_relu(x: Variable, threshold: float | None = None) -> Variable:
+    """x above ``threshold`` (1 unless given), else 0."""
+    return activate("thresholded_relu", x, None, {"threshold": threshold})
+
+
+def selu(x: Variable, scale: float | None = None, alpha: float | None = None, name: str | None = None) -> Variable:
+    """scale * x above 0, else scale * alpha * (exp(x) - 1); the defaults are those of Klambauer et al., 2017."""
+    return activate("selu", x, name, {"scale": scale, "alpha": alpha})
+
+
+def mish(x: Variable, threshold: float = 20, name: str | None = None) -> Variable:
+    """x * tanh(log(1 + exp(x))); beyond ±threshold the inner function is x or exp(x). Misra, 2019."""
+    return activate("mish", x, name, {"threshold": float(threshold)})
 
 
 def relu6(x: Variable, threshold: float = 6.0, name: str | None = None) -> Variable:

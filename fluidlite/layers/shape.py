@@ -8,7 +8,7 @@ from typing import Any
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Variable, user_line
 from fluidlite.layer_helper import INTS, LayerHelper, Variables, require_dtype, require_variable, variables
-from fluidlite.layers.tensor import Shape, shape_arguments
+from fluidlite.layers.tensor import Shape, integers, shape_arguments
 
 
 def _with_xshape(
@@ -51,7 +51,7 @@ def reshape(
 
 
 def _check_reshape(x: Variable, shape: Sequence[int | Variable]) -> None:
-    dims = [dim for dim in shape if not isinstance(dim, Variable)]
+    dims = [dim for dim in integers(shape) if not isinstance(dim, Variable)]
     if dims.count(-1) > 1 or any(dim < -1 for dim in dims):
         raise ShapeError(
             f"reshape: {list(shape)} for {x.name!r} {list(x.shape)}: at most one dimension may be -1 ({user_line()})"
@@ -138,6 +138,8 @@ def stack(x: Variables, axis: int = 0) -> Variable:
 def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
     """The slices of ``x`` along dimension ``axis``, which goes; ``num`` is its size, if that is not known."""
     require_variable("unstack", "x", x)
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ShapeError(f"unstack: {x.name!r} {list(x.shape)} has no dimension {axis} ({user_line()})")
     size = x.shape[axis] if num is None else num
     if size <= 0:
         raise ShapeError(f"unstack: the size of dimension {axis} of {x.name!r} is unknown; give num ({user_line()})")

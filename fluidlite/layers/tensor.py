@@ -160,8 +160,8 @@ def shape_arguments(
     if isinstance(shape, Variable):
         shape.stop_gradient = True
         return {whole_input: shape}, None
-    dims = list(shape)
-    attr = [-1 if isinstance(dim, Variable) else int(dim) for dim in dims]
+    dims = integers(shape)
+    attr = [-1 if isinstance(dim, Variable) else dim for dim in dims]
     if not any(isinstance(dim, Variable) for dim in dims):
         return {}, attr
     tensors = []
@@ -169,6 +169,16 @@ def shape_arguments(
         out = helper.create_variable_for_type_inference(dtype) if helper and not isinstance(dim, Variable) else None
         tensors.append(dim if isinstance(dim, Variable) else fill_constant([1], dtype, dim, force_cpu=True, out=out))
     return {list_input: tensors}, attr
+
+
+def integers(values: Sequence[int | Variable]) -> list[int | Variable]:
+    """A shape, or another list of integers, some of which may be variables; anything else is refused."""
+    try:
+        return [value if isinstance(value, Variable) else int(value) for value in values]
+    except (TypeError, ValueError):
+        raise ProgramError(
+            f"{values!r} must be integers, some of which may be variables, or one integer variable ({user_line()})"
+        ) from None
 
 
 def fill_constant_batch_size_like(

@@ -121,6 +121,17 @@ def stanh_grad(ctx: KernelContext, X: Array, Out_GRAD: Array, *, scale_a: float,
     return np.asarray(Out_GRAD * (scale_a * scale_b) * (1 - np.tanh(scale_a * X) ** 2))
 
 
+def mish_grad(ctx: KernelContext, X: Array, Out_GRAD: Array, *, threshold: float) -> Array:
+    inner = _mish_inner(X, threshold)
+    gate = np.tanh(inner)
+    return np.asarray(Out_GRAD * (gate + gated(X, (1 - gate * gate) * -np.expm1(-inner))))
+
+
+def _mish_inner(X: Array, threshold: float) -> Array:
+    """log(1 + e^x) without overflow."""
+    return np.where(threshold < X, X, np.where(-threshold > X, np.exp(np.minimum(X, 0)), softplus(X)))
+
+
 _POSITIVE: Final = np.abs(_X)
 _LN2: Final = math.log(2.0)
 
@@ -252,10 +263,12 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
     ),
     Activation(
         "softplus",
-        "Out = log(1 + e^X).",
-        lambda _, X: softplus(X),
-        lambda _, X, Out_GRAD: Out_GRAD * sigmoid(X),
+        "Out = log(1 + e^(`beta` X)) / `beta`, and X where `beta` X is above `threshold`.",
+        lambda _, X, beta, threshold: np.where(beta * X > threshold, X, softplus(beta * X) / beta),
+        lambda _, X, Out_GRAD, beta, threshold: Out_GRAD * np.where(beta * X > threshold, 1, sigmoid(beta * X)),
         ([0.0, math.log(3.0), math.inf], [_LN2, math.log(4.0), math.inf]),
+        # Paddle 2's; with its defaults the two agree to 2e-9
+        {"beta": float_attr(1.0), "threshold": float_attr(20.0)},
     ),
     Activation(
         "softsign",
@@ -351,6 +364,90 @@ ACTIVATIONS: Final[tuple[Activation, ...]] = (
         soft_relu_grad,
         ([0.0, 50.0], [_LN2, 40.0]),
         {"threshold": float_attr(40.0)},
+    ),
+    Activation(
+        "acos",
+        "Out = the angle in [0, pi] whose cosine is X.",
+        lambda _, X: np.arccos(X),
+        lambda _, X, Out_GRAD: -Out_GRAD / np.sqrt(1 - X * X),
+        ([1.0, 0.5], [0.0, math.pi / 3]),
+        smooth_at=_X / 3,
+    ),
+    Activation(
+        "asin",
+        "Out = the angle in [-pi / 2, pi / 2] whose sine is X.",
+        lambda _, X: np.arcsin(X),
+        lambda _, X, Out_GRAD: Out_GRAD / np.sqrt(1 - X * X),
+        ([0.0, 0.5], [0.0, math.pi / 6]),
+        smooth_at=_X / 3,
+    ),
+    Activation(
+        "atan",
+        "Out = the angle in (-pi / 2, pi / 2) whose tangent is X.",
+        lambda _, X: np.arctan(X),
+        lambda _, X, Out_GRAD: Out_GRAD / (1 + X * X),
+        ([0.0, -1.0], [0.0, -math.pi / 4]),
+    ),
+    Activation(
+        "erf",
+        "Out = the error function of X: how much of a normal variable of variance 1/2 lies within X of 0.",
+        lambda _, X: erf(X),
+        lambda _, X, Out_GRAD: Out_GRAD * np.exp(-X * X) * (2 / math.sqrt(math.pi)),
+        ([0.0, 0.5], [0.0, 0.5204998778130465]),
+    ),
+    Activation(
+        "log1p",
+        "Out = log(1 + X).",
+        lambda _, X: np.log1p(X),
+        lambda _, X, Out_GRAD: Out_GRAD / (1 + X),
+        ([0.0, 1.0], [0.0, _LN2]),
+        smooth_at=_POSITIVE,
+    ),
+    Activation(
+        "selu",
+        "Out = `scale` * X where X is positive, else `scale` * `alpha` * (e^X - 1) (Klambauer et al. 2017).",
+        lambda _, X, scale, alpha: scale * np.where(X > 0, X, alpha * np.expm1(np.minimum(X, 0))),
+        lambda _, Out, Out_GRAD, scale, alpha: Out_GRAD * np.where(Out > 0, scale, Out + alpha * scale),
+        ([0.0, 2.0], [0.0, 2.1014020442962646]),
+        {"scale": float_attr(1.0507009873554805), "alpha": float_attr(1.6732632423543772)},
+    ),
+    Activation(
+        "mish",
+        "Out = X * tanh(log(1 + e^X)) (Misra 2019); beyond `threshold` the inner function is X or e^X.",
+        lambda _, X, threshold: gated(X, np.tanh(_mish_inner(X, threshold))),
+        mish_grad,
+        ([0.0, 1.0], [0.0, 0.8650983882673103]),
+        {"threshold": float_attr(20.0)},
+    ),
+    Activation(
+        "hard_shrink",
+        "Out = X, and 0 within `threshold` of 0.",
+        lambda _, X, threshold: X * (np.abs(X) > threshold),
+        lambda _, X, Out_GRAD, threshold: Out_GRAD * (np.abs(X) > threshold),
+        ([-1.5, 0.25, 2.0], [-1.5, 0.0, 2.0]),
+        {"threshold": float_attr(0.5)},
+    ),
+    Activation(
+        "tanh_shrink",
+        "Out = X - tanh(X).",
+        lambda _, X: X - np.tanh(X),
+        lambda _, X, Out_GRAD: Out_GRAD * np.tanh(X) ** 2,
+        ([0.0, _LN2], [0.0, _LN2 - 0.6]),
+    ),
+    Activation(
+        "thresholded_relu",
+        "Out = X above `threshold`, else 0.",
+        lambda _, X, threshold: np.where(threshold < X, X, 0),
+        lambda _, X, Out_GRAD, threshold: Out_GRAD * (threshold < X),
+        ([-1.5, 0.5, 2.0], [0.0, 0.0, 2.0]),
+        {"threshold": float_attr(1.0)},
+    ),
+    Activation(
+        "silu",
+        "Out = X / (1 + e^-X) (an op of Paddle 2).",
+        lambda _, X: gated(X, sigmoid(X)),
+        lambda _, X, Out_GRAD: Out_GRAD * sigmoid(X) * (1 + X * sigmoid(-X)),
+        ([0.0, math.log(3.0)], [0.0, 0.75 * math.log(3.0)]),
     ),
 )
 

@@ -72,11 +72,11 @@ def _advanced(ctx: KernelContext, stat: Array, name: str, count: Array, steps: i
     """The state after a batch.
 
     Without window: one histogram. With one: a ring of the last ``steps`` batches' histograms, their sum, and the
-    number of batches so far.
+    number of batches so far. Fluid's layer makes room for that number without a window too.
     """
     bins = len(count)
     size = (steps + 1) * bins + (1 if steps else 0)
-    if stat.size != size:
+    if stat.size not in {size, (steps + 1) * bins + 1}:
         raise ShapeError(f"op 'auc': {argument(ctx, name)!r} must have {size} elements, not {stat.size}")
     new = stat.reshape(-1).copy()
     total = _window(new, bins, steps)

@@ -1,4 +1,4 @@
-"""Comparisons and logic of two operands; `is_empty` and `isfinite` of one."""
+"""Comparisons and logic of two operands, and `allclose`; `is_empty`, `isfinite`, `isinf`, `isnan` of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fluidlite.dtypes import Array
 from fluidlite.ops.broadcast import infer_broadcast, operands
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext, like
-from fluidlite.ops.registry import Case, Kernel, bool_attr, int_attr, register
+from fluidlite.ops.registry import Case, Kernel, bool_attr, float_attr, int_attr, register
 from fluidlite.values.selected_rows import SelectedRows
 
 _ATTRS: Final = {
@@ -115,6 +115,18 @@ def isfinite(ctx: KernelContext, X: Any) -> Array:
     return np.array([np.isfinite(X.value if isinstance(X, SelectedRows) else X).all()])
 
 
+def isinf(ctx: KernelContext, X: Any) -> Array:
+    return np.array([np.isinf(X.value if isinstance(X, SelectedRows) else X).any()])
+
+
+def isnan(ctx: KernelContext, X: Any) -> Array:
+    return np.array([np.isnan(X.value if isinstance(X, SelectedRows) else X).any()])
+
+
+def allclose(ctx: KernelContext, Input: Array, Other: Array, *, rtol: float, atol: float, equal_nan: bool) -> Array:
+    return np.array([np.allclose(Input, Other, rtol, atol, equal_nan)])
+
+
 register(
     "logical_not",
     doc="Out = not X of bools, elementwise.",
@@ -149,5 +161,37 @@ register(
     cases=(
         Case({"X": np.array([1.0, 2.0])}, {}, {"Out": np.array([True])}),
         Case({"X": np.array([1.0, np.inf])}, {}, {"Out": np.array([False])}),
+    ),
+)
+for _type, _kernel, _word in (("isinf", isinf, "infinite"), ("isnan", isnan, "NaN")):
+    register(
+        _type,
+        doc=f"Out (1,) bool: whether any element of X is {_word}.",
+        inputs=["X"],
+        outputs=["Out"],
+        infer=_infer_one_bool,
+        kernel=_kernel,
+        sparse=("X",),
+        cases=(
+            Case({"X": np.array([1.0, np.inf if _type == "isinf" else np.nan])}, {}, {"Out": np.array([True])}),
+            Case({"X": np.array([1.0, np.nan if _type == "isinf" else np.inf])}, {}, {"Out": np.array([False])}),
+        ),
+    )
+register(
+    "allclose",
+    doc="Out (1,) bool: whether all |Input - Other| are at most `atol` + `rtol` * |Other|.",
+    inputs=["Input", "Other"],
+    outputs=["Out"],
+    attrs={"rtol": float_attr(1e-5), "atol": float_attr(1e-8), "equal_nan": bool_attr(default=False)},
+    infer=_infer_one_bool,
+    kernel=allclose,
+    cases=(
+        Case({"Input": np.array([1.0, 2.0]), "Other": np.array([1.0, 2.000001])}, {}, {"Out": np.array([True])}),
+        Case({"Input": np.array([1.0, np.nan]), "Other": np.array([1.0, np.nan])}, {}, {"Out": np.array([False])}),
+        Case(
+            {"Input": np.array([1.0, np.nan]), "Other": np.array([1.0, np.nan])},
+            {"equal_nan": True},
+            {"Out": np.array([True])},
+        ),
     ),
 )

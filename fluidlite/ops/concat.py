@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -17,6 +18,7 @@ from fluidlite.ops.grads import maker, without_role
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, int_attr, ints_attr, register
 from fluidlite.ops.shapes import axis_in, scalar
+from fluidlite.values.lod import Lod, LoDTensor
 from fluidlite.values.selected_rows import SelectedRows
 
 
@@ -24,13 +26,27 @@ def concat(ctx: KernelContext, X: list[Any], AxisTensor: Array | None, *, axis: 
     parts = [x for x in X if x is not None]
     if parts and isinstance(parts[0], SelectedRows):
         return _concat_rows(parts)
+    lods = [part.lod if isinstance(part, LoDTensor) else () for part in parts]
+    parts = [part.array if isinstance(part, LoDTensor) else part for part in parts]
     _check_dtypes(parts)
     axis = axis_in(parts[0].ndim, axis if AxisTensor is None else scalar(AxisTensor))
     try:
-        return np.concatenate(parts, axis)
+        joined = np.concatenate(parts, axis)
+        return LoDTensor(joined, _appended(lods)) if axis == 0 and len(parts) > 1 and all(lods) else joined
     except ValueError:
         concat_shape([part.shape for part in parts], axis)
         raise
+
+
+def _appended(lods: Sequence[Lod]) -> Lod:
+    """The sequences of all parts one after the other; none where the parts differ in levels."""
+    if len({len(lod) for lod in lods}) > 1:
+        return ()
+    return tuple(reduce(_behind, levels) for levels in zip(*lods, strict=True))
+
+
+def _behind(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return (*first, *(first[-1] + offset for offset in second[1:]))
 
 
 def _concat_rows(parts: Sequence[SelectedRows]) -> SelectedRows:
@@ -192,12 +208,25 @@ register(
     kernel=concat,
     grad=maker(["X", "AxisTensor", "Out@GRAD"], ["X@GRAD"]),
     share_lod="X",
+    takes_lod=True,
     sparse=("X",),
     cases=(
         Case({"X": [_A, _B]}, {"axis": 1}, {"Out": _WIDE}, check_grad=("X",)),
         Case({"X": [_A, _A[:0], _A]}, {}, {"Out": np.concatenate([_A, _A])}, check_grad=("X",), note="an empty part"),
         Case({"X": [_A, _B], "AxisTensor": np.array([1])}, {}, {"Out": _WIDE}, check_grad=("X",)),
         Case({"X": [_FIRST, _SECOND]}, {}, {"Out": _BOTH}),
+        Case(
+            {"X": [LoDTensor(_A, ((0, 0, 2),)), LoDTensor(_A, ((0, 1, 2),))]},
+            {},
+            {"Out": LoDTensor(np.concatenate([_A, _A]), ((0, 0, 2, 3, 4),))},
+            note="sequences behind sequences",
+        ),
+        Case(
+            {"X": [LoDTensor(_A, ((0, 0, 2),)), _B]},
+            {"axis": 1},
+            {"Out": LoDTensor(_WIDE, ((0, 0, 2),))},
+            note="sequences side by side",
+        ),
     ),
 )
 register(

@@ -118,7 +118,7 @@ class Ports(Protocol):
 class KernelContext:
     """One op of one compiled plan; made once, passed to the kernel at every run."""
 
-    __slots__ = ("_ports", "_run_state", "block", "op", "program", "run_block")
+    __slots__ = ("_ports", "_run_state", "block", "memo", "op", "program", "run_block")
 
     def __init__(
         self,
@@ -136,6 +136,8 @@ class KernelContext:
         self._ports = ports
         self._run_state = run_state if run_state is not None else RunState()
         self.run_block = run_block
+        #: what the kernel worked out about its op in an earlier run
+        self.memo: Any = None
 
     def n_outputs(self, name: str) -> int:
         """How many arguments an output has."""
@@ -157,12 +159,13 @@ class KernelContext:
         """The declaration of the first argument of an output."""
         return self.var(self.op.outputs[name][0])
 
-    def generator(self, seed: int) -> np.random.Generator:
+    def generator(self, seed: int, name: str | None = None) -> np.random.Generator:
         """Randomness that differs by op and run but repeats from run to run of the process.
 
-        Keyed by (seed, else the program's seed), the op's first output, the process' salt and the number of the run.
+        Keyed by (seed, else the program's seed), the op's first output (or ``name``, for ops that draw the same), the
+        process' salt and the number of the run.
         """
-        return self._generator(seed or self.program.random_seed, self._run_state.salt, self._run_state.run)
+        return self._generator(seed or self.program.random_seed, self._run_state.salt, self._run_state.run, name)
 
     def initial_generator(self) -> np.random.Generator:
         """Randomness keyed by the name of the op's first output alone: the same in every process and run.
@@ -172,8 +175,8 @@ class KernelContext:
         """
         return self._generator(0, 0, 0)
 
-    def _generator(self, seed: int, salt: int, run: int) -> np.random.Generator:
-        name = next(self.op.output_arguments(), self.op.type)
+    def _generator(self, seed: int, salt: int, run: int, name: str | None = None) -> np.random.Generator:
+        name = name or next(self.op.output_arguments(), self.op.type)
         key = (seed, zlib.crc32(name.encode()), salt, run)
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
@@ -185,6 +188,16 @@ class KernelContext:
     def read(self, argument: str) -> Any:
         """The value that a variable has now (ops that run blocks see it change), None when nothing wrote it."""
         return None if self._run_state.env is None else self._run_state.env.read(argument)
+
+    def write(self, argument: str, value: Any) -> None:
+        """Give a variable a value, besides what the kernel returns (ops that run blocks hand values to them)."""
+        self._run_state.env.write(argument, value)
+
+    def forget(self, arguments: Sequence[str]) -> None:
+        """Drop the values that variables have in this run."""
+        local = self._run_state.env.local
+        for argument in arguments:
+            local.pop(argument, None)
 
     def erase(self, arguments: Sequence[str]) -> None:
         """Forget the values of variables, in this run and in its scope."""

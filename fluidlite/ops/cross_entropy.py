@@ -10,7 +10,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register
-from fluidlite.ops.shapes import check_labels, check_same
+from fluidlite.ops.shapes import Shape, check_labels, check_shape
 
 #: what Fluid puts in place of log(0) = -inf, and its negative: the loss of a class of probability 0
 _HUGE = 1e20
@@ -35,6 +35,16 @@ def picked(ctx: KernelContext, x: Array, label: Array, ignore_index: int | None 
     return labels, x.reshape(-1, classes)[np.arange(len(labels)), labels], counted
 
 
+def loss_shape(shape: Shape, labels: Shape) -> Shape:
+    """The shape of the losses of scores (..., classes): (..., 1), or (...) where hard labels are given so."""
+    return labels if len(labels) == len(shape) - 1 else (*shape[:-1], 1)
+
+
+def check_classes(ctx: KernelContext, source: str, x: Array, name: str, labels: Array) -> None:
+    """ShapeError unless hard labels, or the losses' gradient, are (..., 1) or (...) beside scores (..., classes)."""
+    check_shape(ctx, name, labels, loss_shape(x.shape, x.shape[:-1] if labels.ndim < x.ndim else x.shape), source)
+
+
 def scattered(values: Array, labels: Array, shape: tuple[int, ...]) -> Array:
     """Zeros of ``shape`` (..., classes) with ``values`` (rows,) at the labels."""
     out = np.zeros((len(labels), shape[-1]), values.dtype)
@@ -48,21 +58,24 @@ def negative_log(x: Array) -> Array:
 
 
 def cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, soft_label: bool, ignore_index: int) -> Array:
-    check_labels(ctx, "X", X, "Label", Label, soft=soft_label)
     if soft_label:
+        check_labels(ctx, "X", X, "Label", Label, soft=True)
         out: Array = (Label * negative_log(X)).sum(axis=-1, keepdims=True)
         return out
+    check_classes(ctx, "X", X, "Label", Label)
     _, match, counted = picked(ctx, X, Label, ignore_index)
-    return np.where(counted, negative_log(match), 0).astype(X.dtype).reshape((*X.shape[:-1], 1))
+    return np.where(counted, negative_log(match), 0).astype(X.dtype).reshape(loss_shape(X.shape, Label.shape))
 
 
 def cross_entropy_grad(
     ctx: KernelContext, X: Array, Label: Array, Y_GRAD: Array, *, soft_label: bool, ignore_index: int
 ) -> Array:
-    check_labels(ctx, "X", X, "Label", Label, soft=soft_label)
-    check_labels(ctx, "X", X, "Y@GRAD", Y_GRAD)
     if soft_label:
+        check_labels(ctx, "X", X, "Label", Label, soft=True)
+        check_labels(ctx, "X", X, "Y@GRAD", Y_GRAD)
         return -Y_GRAD * Label / X
+    check_classes(ctx, "X", X, "Label", Label)
+    check_classes(ctx, "X", X, "Y@GRAD", Y_GRAD)
     labels, slope, _ = label_slopes(ctx, X, Label, Y_GRAD, ignore_index)
     return scattered(slope, labels, X.shape)
 
@@ -84,20 +97,20 @@ def _slope(upstream: Array, match: Array, counted: Array) -> Array:
 
 
 def cross_entropy2(ctx: KernelContext, X: Array, Label: Array, *, ignore_index: int) -> dict[str, Array]:
-    check_labels(ctx, "X", X, "Label", Label)
+    check_classes(ctx, "X", X, "Label", Label)
     _, match, counted = picked(ctx, X, Label, ignore_index)
-    shape = (*X.shape[:-1], 1)
     return {
-        "Y": np.where(counted, negative_log(match), 0).astype(X.dtype).reshape(shape),
+        "Y": np.where(counted, negative_log(match), 0).astype(X.dtype).reshape(loss_shape(X.shape, Label.shape)),
         "XShape": np.empty((*X.shape, 0), X.dtype),
-        "MatchX": match.reshape(shape),
+        "MatchX": match.reshape((*X.shape[:-1], 1)),
     }
 
 
 def cross_entropy_grad2(
     ctx: KernelContext, Label: Array, MatchX: Array, XShape: Array, Y_GRAD: Array, *, ignore_index: int
 ) -> Array:
-    check_same(ctx, "MatchX", MatchX, Label=Label, Y_GRAD=Y_GRAD)
+    for name, array in (("Label", Label), ("Y@GRAD", Y_GRAD)):
+        check_classes(ctx, "MatchX", MatchX, name, array)
     labels = Label.reshape(-1)
     counted = labels != ignore_index
     slope = _slope(Y_GRAD, MatchX.reshape(-1), counted)
@@ -107,9 +120,10 @@ def cross_entropy_grad2(
 def _infer(ctx: InferContext) -> None:
     x, shape = ctx.input("X"), ctx.shape("X")
     label = ctx.shape("Label")
-    if len(label) != len(shape):
+    hard = ctx.op.type == "cross_entropy2" or not ctx.attr("soft_label")
+    if len(label) != len(shape) and not (hard and len(label) == len(shape) - 1):
         raise ctx.error(f"Label {list(label)} must have the rank of X {list(shape)}")
-    ctx.set("Y", (*shape[:-1], 1), x.dtype, lod_level=x.lod_level)
+    ctx.set("Y", loss_shape(shape, label), x.dtype, lod_level=x.lod_level)
     if ctx.op.type == "cross_entropy2":
         ctx.set("XShape", (*shape, 0), x.dtype)
         ctx.set("MatchX", (*shape[:-1], 1), x.dtype)
@@ -138,6 +152,7 @@ register(
     cases=(
         Case({"X": _X, "Label": _LABEL}, {}, {"Y": _LOSS}, check_grad=("X",)),
         Case({"X": _X, "Label": np.array([[-100], [0]])}, {}, {"Y": np.array([[0.0], [-np.log(0.125)]])}),
+        Case({"X": _X, "Label": _LABEL[:, 0]}, {}, {"Y": _LOSS[:, 0]}, check_grad=("X",), note="labels of shape (N,)"),
         Case(
             {"X": _X, "Label": np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])},
             {"soft_label": True},
@@ -170,6 +185,13 @@ register(
     cases=(
         Case({"X": _X, "Label": _LABEL}, {}, {"Y": _LOSS, "MatchX": np.array([[0.5], [0.125]])}, check_grad=("X",)),
         Case({"X": _X, "Label": np.array([[2], [0]])}, {"ignore_index": 2}, {"Y": np.array([[0.0], [np.log(8.0)]])}),
+        Case(
+            {"X": _X[None], "Label": _LABEL[None, :, 0]},
+            {},
+            {"Y": _LOSS[None, :, 0], "MatchX": np.array([[[0.5], [0.125]]])},
+            check_grad=("X",),
+            note="labels of shape (batch, steps) beside X (batch, steps, classes)",
+        ),
     ),
 )
 register(

@@ -10,8 +10,8 @@ from fluidlite.dtypes import Array
 from fluidlite.ops import registry
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import without_role
-from fluidlite.ops.infer import like
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register
+from fluidlite.ops.shapes import like_along
 
 
 def cumsum(ctx: KernelContext, X: Array, *, axis: int, exclusive: bool, reverse: bool) -> Array:
@@ -48,7 +48,7 @@ register(
         "exclusive": bool_attr(default=False),
         "reverse": bool_attr(default=False),
     },
-    infer=like("X", "Out"),
+    infer=like_along("X", "Out"),
     kernel=cumsum,
     grad=_grad,
     share_lod="X",

@@ -13,6 +13,7 @@ from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import Case, ints_attr, register
 from fluidlite.ops.shapes import Shape, declared, given, set_like
+from fluidlite.values.lod import LoDTensor
 
 
 def expand(
@@ -103,6 +104,7 @@ register(
     attrs=_ATTRS,
     infer=_infer_expand,
     kernel=expand,
+    share_lod="X",
     grad=maker([*_NAMES, "Out@GRAD"], ["X@GRAD"]),
     cases=(
         Case({"X": _X}, {"expand_times": [1, 2]}, {"Out": _WIDE}, check_grad=("X",)),
@@ -115,6 +117,12 @@ register(
             check_grad=("X",),
         ),
         Case({"X": np.zeros((0, 2))}, {"expand_times": [1, 2]}, {"Out": np.zeros((0, 4))}, note="an empty batch"),
+        Case(
+            {"X": LoDTensor(_X, ((0, 1, 2),))},
+            {"expand_times": [1, 2]},
+            {"Out": LoDTensor(_WIDE, ((0, 1, 2),))},
+            note="sequences stay where the rows do",
+        ),
     ),
 )
 register(

@@ -15,13 +15,13 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import UninitializedError
 from fluidlite.ops.binary_loss import sigmoid_cross_entropy_with_logits, sigmoid_cross_entropy_with_logits_grad
 from fluidlite.ops.context import KernelContext
-from fluidlite.ops.cross_entropy import cross_entropy, label_slopes
+from fluidlite.ops.cross_entropy import check_classes, cross_entropy, label_slopes, loss_shape
 from fluidlite.ops.grads import maker
 from fluidlite.ops.ids import argument
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.reduce import mean, mean_grad
 from fluidlite.ops.registry import Case, bool_attr, float_attr, int_attr, register
-from fluidlite.ops.shapes import check_labels, check_shape
+from fluidlite.ops.shapes import check_shape
 from fluidlite.ops.softmax import stable_softmax
 
 _IGNORE: Final = {"ignore_index": int_attr(-100, "rows with this label have loss and gradient 0")}
@@ -39,8 +39,8 @@ def fused_softmax_cross_entropy(ctx: KernelContext, X: Array, Label: Array, *, i
 def fused_softmax_cross_entropy_grad(
     ctx: KernelContext, Softmax: Array, Label: Array, Y_GRAD: Array, *, ignore_index: int
 ) -> Array:
-    check_labels(ctx, "Softmax", Softmax, "Label", Label)
-    check_labels(ctx, "Softmax", Softmax, "Y@GRAD", Y_GRAD)
+    check_classes(ctx, "Softmax", Softmax, "Label", Label)
+    check_classes(ctx, "Softmax", Softmax, "Y@GRAD", Y_GRAD)
     classes = Softmax.shape[-1]
     labels, slope, match = label_slopes(ctx, Softmax, Label, Y_GRAD, ignore_index)
     # Of the gradient of a row of Softmax only the entry at the label is not 0: its product with the row has one term,
@@ -83,10 +83,10 @@ def fused_sigmoid_cross_entropy_mean_grad(
 
 def _infer_softmax(ctx: InferContext) -> None:
     x, shape = ctx.input("X"), ctx.shape("X")
-    if len(ctx.shape("Label")) != len(shape):
+    if len(ctx.shape("Label")) not in (len(shape), len(shape) - 1):
         raise ctx.error(f"Label {list(ctx.shape('Label'))} must have the rank of X {list(shape)}")
     ctx.set("Softmax", shape, x.dtype, lod_level=x.lod_level)
-    ctx.set("Y", (*shape[:-1], 1), x.dtype, lod_level=x.lod_level)
+    ctx.set("Y", loss_shape(shape, ctx.shape("Label")), x.dtype, lod_level=x.lod_level)
 
 
 def _infer_softmax_grad(ctx: InferContext) -> None:

@@ -11,12 +11,16 @@ from fluidlite.errors import OutOfRangeError, ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
-from fluidlite.ops.registry import Case, bool_attr, register
+from fluidlite.ops.registry import Case, bool_attr, int_attr, register
+from fluidlite.ops.shapes import axis_in
 from fluidlite.values.selected_rows import segment_sum
 
 _OVERWRITE: Final = {
     "overwrite": bool_attr(default=True, doc="of a repeated index only the last use counts; False: they are summed")
 }
+
+
+_GATHER: Final = {**_OVERWRITE, "axis": int_attr(0, "the axis that Index is of (Paddle 2)")}
 
 
 def _rows_of(index: Array, height: int, what: str) -> Array:
@@ -28,12 +32,18 @@ def _rows_of(index: Array, height: int, what: str) -> Array:
     return rows
 
 
-def gather(ctx: KernelContext, X: Array, Index: Array) -> Array:
+def gather(ctx: KernelContext, X: Array, Index: Array, *, axis: int) -> Array:
+    if axis % max(X.ndim, 1):
+        return np.take(X, _rows_of(Index, X.shape[axis], "index"), axis)
     return X[_rows_of(Index, len(X), "index")]
 
 
-def gather_grad(ctx: KernelContext, X: Array, Index: Array, Out_GRAD: Array, *, overwrite: bool) -> Array:
+def gather_grad(ctx: KernelContext, X: Array, Index: Array, Out_GRAD: Array, *, overwrite: bool, axis: int) -> Array:
     rows = Index.reshape(-1)
+    if axis % max(X.ndim, 1):
+        along = np.zeros_like(X)
+        np.add.at(np.moveaxis(along, axis, 0), rows, np.moveaxis(Out_GRAD, axis, 0))
+        return along
     if not overwrite:
         return segment_sum(Out_GRAD, rows, len(X))
     gradient = np.zeros_like(X)
@@ -49,7 +59,12 @@ def _infer_gather(ctx: InferContext) -> None:
     x, index = ctx.input("X"), ctx.shape("Index")
     if not _is_row_index(index):
         raise ctx.error(f"Index must have shape (n,) or (n, 1), not {list(index)}")
-    ctx.set("Out", (index[0], *ctx.shape("X")[1:]), x.dtype, lod_level=0)
+    shape = ctx.shape("X")
+    try:
+        axis = axis_in(len(shape), ctx.attr("axis"))
+    except ShapeError as error:
+        raise ctx.located(error) from None
+    ctx.set("Out", (*shape[:axis], index[0], *shape[axis + 1 :]), x.dtype, lod_level=0)
 
 
 def _nd_index(x: Array, index: Array) -> tuple[Array, ...]:
@@ -78,7 +93,7 @@ def _infer_gather_nd(ctx: InferContext) -> None:
     x, shape, index = ctx.input("X"), ctx.shape("X"), ctx.shape("Index")
     if len(index) < 2 or index[-1] > len(shape):
         raise ctx.error(f"Index {list(index)} must have rank 2 or more and address X {list(shape)}")
-    ctx.set("Out", (*index[:-1], *shape[index[-1] :]), x.dtype, lod_level=0)
+    ctx.set("Out", (*index[:-1], *shape[index[-1] :]), x.dtype, lod_level=x.lod_level)
 
 
 def scatter(ctx: KernelContext, X: Array, Ids: Array, Updates: Array, *, overwrite: bool) -> Array:
@@ -134,7 +149,7 @@ register(
     doc="Out = the rows of X that Index (n,) or (n, 1) names. An index outside X raises OutOfRangeError.",
     inputs=["X", "Index"],
     outputs=["Out"],
-    attrs=_OVERWRITE,
+    attrs=_GATHER,
     infer=_infer_gather,
     kernel=gather,
     grad=maker(["X", "Index", "Out@GRAD"], ["X@GRAD"]),
@@ -142,6 +157,7 @@ register(
         Case({"X": _X, "Index": _IDS}, {}, {"Out": _X[_IDS]}, check_grad=("X",)),
         Case({"X": _X, "Index": _TWICE[:, None]}, {"overwrite": False}, {"Out": _X[_TWICE]}, check_grad=("X",)),
         Case({"X": _X, "Index": _IDS[:0]}, {}, {"Out": _X[:0]}, note="nothing asked for"),
+        Case({"X": _X, "Index": np.array([1, 0, 1])}, {"axis": 1}, {"Out": _X[:, [1, 0, 1]]}, check_grad=("X",)),
     ),
 )
 register(
@@ -149,7 +165,7 @@ register(
     doc="Gradient of gather; see `overwrite` for rows used more than once.",
     inputs=["X", "Index", "Out@GRAD"],
     outputs=["X@GRAD"],
-    attrs=_OVERWRITE,
+    attrs=_GATHER,
     infer=grads_like_forward,
     kernel=gather_grad,
 )
@@ -160,6 +176,7 @@ register(
     outputs=["Out"],
     infer=_infer_gather_nd,
     kernel=gather_nd,
+    share_lod="X",
     grad=maker(["X", "Index", "Out@GRAD"], ["X@GRAD"]),
     cases=(
         Case(

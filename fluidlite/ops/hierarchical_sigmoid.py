@@ -121,7 +121,7 @@ def _infer(ctx: InferContext) -> None:
         raise ProgramError(f"op {ctx.op.type!r}: num_classes {ctx.attr('num_classes')} is below 2 ({ctx.op.origin})")
     if bool(ctx.inputs("PathTable")) != bool(ctx.inputs("PathCode")):
         raise ProgramError(f"op {ctx.op.type!r}: PathTable and PathCode go together ({ctx.op.origin})")
-    ctx.set("Out", (ctx.shape("X")[0], 1), x.dtype)
+    ctx.set("Out", (ctx.shape("X")[0], 1), x.dtype, lod_level=x.lod_level)
     for var in ctx.outputs("PreOut"):
         var.dtype = x.dtype
 
@@ -151,6 +151,7 @@ register(
     attrs=_ATTRS,
     infer=_infer,
     kernel=hierarchical_sigmoid,
+    share_lod="X",
     grad=maker(
         ["Bias", "Label", "Out@GRAD", "PathCode", "PathTable", "PreOut", "W", "X"],
         ["Bias@GRAD", "W@GRAD", "X@GRAD"],

@@ -36,6 +36,9 @@ def infer_initial(ctx: InferContext) -> None:
         shape: Shape | None = ctx.attr("shape")
     else:
         shape = declared(ctx, "ShapeTensor", "ShapeTensorList", "shape")
+    by_tensors = any(ctx.inputs(arg.name) for arg in ctx.op_def.inputs if arg.name.startswith("ShapeTensor"))
+    if shape is not None and not by_tensors and min(shape, default=0) < 0:
+        raise ctx.error(f"shape {list(shape)} has a negative dimension")
     attrs = ctx.op_def.attrs
     is_table = "auto_grown_table" in attrs and ctx.attr("auto_grown_table")
     is_column = "table_name" in attrs and ctx.attr("table_name")

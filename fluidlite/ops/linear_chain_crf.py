@@ -165,7 +165,7 @@ def _infer(ctx: InferContext) -> None:
     check_transition(ctx)
     x, shape = ctx.input("Emission"), ctx.shape("Emission")
     for name in ("Alpha", "EmissionExps"):
-        ctx.set(name, shape, x.dtype, lod_level=x.lod_level)
+        ctx.set(name, shape, x.dtype, lod_level=0)
     ctx.set("TransitionExps", ctx.shape("Transition"), x.dtype)
     ctx.set("LogLikelihood", (shape[0] if ctx.inputs("Length") else -1, 1), x.dtype, lod_level=0)
 

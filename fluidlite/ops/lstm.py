@@ -48,6 +48,8 @@ class Unit(NamedTuple):
     gate: Activation
     state: Activation
     candidate: Activation
+    #: the cell stays between -clip and clip; 0: anywhere
+    clip: float = 0.0
 
     @property
     def width(self) -> int:
@@ -64,19 +66,23 @@ class Unit(NamedTuple):
         opened[...] = self.gate.of(opened + cell * to_input)
         kept[...] = self.gate.of(kept + cell * to_forget)
         cell = entering * opened + cell * kept
+        if self.clip:
+            cell = np.clip(cell, -self.clip, self.clip)
         out[...] = self.gate.of(out + cell * to_output)
         shown = self.state.of(cell)
         return out * shown, cell, shown
 
     def step_back(
-        self, gates: Array, before: Array, shown: Array, d_hidden: Array, d_cell: Array
+        self, gates: Array, before: Array, shown: Array, d_hidden: Array, d_cell: Array, clipped: Array | None = None
     ) -> tuple[Array, Array]:
         """(gradient of the gates before activation, of the cell before the step), from the gradients of hidden and
-        cell after the step; ``before`` is the cell before it."""
+        cell after the step; ``before`` is the cell before it, ``clipped`` where the cell after it stood at the limit."""
         to_input, to_forget, to_output = self.peepholes
         entering, opened, kept, out = np.split(gates, 4, axis=1)
         d_out = d_hidden * shown * self.gate.slope(out)
         d_cell = d_cell + d_hidden * out * self.state.slope(shown) + d_out * to_output
+        if clipped is not None:
+            d_cell = np.where(clipped, 0, d_cell)
         d_entering = d_cell * opened * self.candidate.slope(entering)
         d_opened = d_cell * entering * self.gate.slope(opened)
         d_kept = d_cell * before * self.gate.slope(kept)

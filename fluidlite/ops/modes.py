@@ -25,6 +25,18 @@ class Mode(enum.IntEnum):
     SSP = 4
 
 
+class Wire(enum.StrEnum):
+    """What trainers and servers of a job speak: our own, or Fluid's, by the round or on arrival."""
+
+    OWN = ""
+    FLUID = "fluid"
+    FLUID_ASYNC = "fluid_async"
+
+
+#: how ops say so
+WIRE_ATTR: Final = string_attr("", "Fluid's own wire: 'fluid', 'fluid_async' without rounds; empty: ours")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a server needs to know of the training. Every field but ``mode`` is the attribute of its name.

@@ -76,6 +76,7 @@ register(
     attrs=_PAD_ATTRS,
     infer=_infer_pad,
     kernel=pad,
+    share_lod="X",
     grad=maker(["Out@GRAD"], ["X@GRAD"]),
     cases=(
         Case(

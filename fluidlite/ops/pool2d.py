@@ -93,9 +93,9 @@ def grid_of(sizes: tuple[int, int], attrs: Mapping[str, Any]) -> Grid:
 def pool2d(ctx: KernelContext, X: Array, *, pooling_type: str, data_format: str, **attrs: Any) -> Array:
     images = channels_first(X, data_format)
     grid = grid_of((images.shape[2], images.shape[3]), {**attrs, "pooling_type": pooling_type})
-    reduce = _largest if pooling_type == "max" else sums
-    out = _along(_COLUMNS, reduce, grid.columns, images)
-    out = _along(_ROWS, reduce, grid.rows, out)
+    reduce = largest_cells if pooling_type == "max" else sums
+    out = along(_COLUMNS, reduce, grid.columns, images)
+    out = along(_ROWS, reduce, grid.rows, out)
     return in_layout(out if pooling_type == "max" else out / grid.sizes(X.dtype), data_format)
 
 
@@ -105,23 +105,23 @@ def pool2d_grad(
     images, upstream = channels_first(X, data_format), channels_first(Out_GRAD, data_format)
     grid = grid_of((images.shape[2], images.shape[3]), {**attrs, "pooling_type": pooling_type})
     if pooling_type == "max":
-        inner = _along(_COLUMNS, _largest, grid.columns, images)
-        grad = _along(_ROWS, _routed, grid.rows, inner, channels_first(Out, data_format), upstream)
-        grad = _along(_COLUMNS, _routed, grid.columns, images, inner, grad)
+        inner = along(_COLUMNS, largest_cells, grid.columns, images)
+        grad = along(_ROWS, routed, grid.rows, inner, channels_first(Out, data_format), upstream)
+        grad = along(_COLUMNS, routed, grid.columns, images, inner, grad)
     else:
-        grad = _along(_ROWS, _spread, grid.rows, upstream / grid.sizes(X.dtype))
-        grad = _along(_COLUMNS, _spread, grid.columns, grad)
+        grad = along(_ROWS, spread, grid.rows, upstream / grid.sizes(X.dtype))
+        grad = along(_COLUMNS, spread, grid.columns, grad)
     return in_layout(grad, data_format)
 
 
-def _along(axis: int, function: Callable[..., Array], windows: AnyWindows, *images: Array) -> Array:
+def along(axis: int, function: Callable[..., Array], windows: AnyWindows, *images: Array) -> Array:
     """A function of arrays (outer, size, inner) along one dimension of images (N, C, H, W)."""
     before, after = math.prod(images[0].shape[:axis]), math.prod(images[0].shape[axis + 1 :])
     out = function(windows, *(image.reshape(before, image.shape[axis], after) for image in images))
     return out.reshape(*images[0].shape[:axis], out.shape[1], *images[0].shape[axis + 1 :])
 
 
-def _largest(windows: AnyWindows, lines: Array) -> Array:
+def largest_cells(windows: AnyWindows, lines: Array) -> Array:
     out = np.full((len(lines), windows.count, lines.shape[2]), -np.inf, lines.dtype)
     for offset in range(windows.length):
         places, cells = windows.at(offset)
@@ -129,7 +129,7 @@ def _largest(windows: AnyWindows, lines: Array) -> Array:
     return out
 
 
-def _routed(windows: AnyWindows, lines: Array, largest: Array, upstream: Array) -> Array:
+def routed(windows: AnyWindows, lines: Array, largest: Array, upstream: Array) -> Array:
     """Each gradient at the first cell of its window that is the largest."""
     grad, done = np.zeros_like(lines), np.zeros(largest.shape, bool)
     for offset in range(windows.length):
@@ -140,7 +140,7 @@ def _routed(windows: AnyWindows, lines: Array, largest: Array, upstream: Array) 
     return grad
 
 
-def _spread(windows: AnyWindows, upstream: Array) -> Array:
+def spread(windows: AnyWindows, upstream: Array) -> Array:
     """Each gradient at every cell of its window: the transpose of `sums`."""
     grad = np.zeros((len(upstream), windows.size, upstream.shape[2]), upstream.dtype)
     for offset in range(windows.length):

@@ -79,7 +79,10 @@ def _truncated(source: np.random.Generator, count: int, attrs: dict[str, Any]) -
 
 UNIFORM: Final = Distribution(
     lambda source, count, attrs, dtype: source.uniform(count, attrs["min"], attrs["max"], dtype),
-    lambda source, count, attrs: source.uniform(attrs["min"], attrs["max"], count),
+    # Fluid's generator, above, also takes a min above the max
+    lambda source, count, attrs: source.uniform(
+        min(attrs["min"], attrs["max"]), max(attrs["min"], attrs["max"]), count
+    ),
     lambda attrs: Uniform(attrs["min"], attrs["max"]),
 )
 NORMAL: Final = Distribution(
@@ -142,7 +145,7 @@ def _infer_sampling_id(ctx: InferContext) -> None:
     shape = ctx.shape("X")
     if len(shape) != 2:
         raise ctx.error(f"X must have shape (n, classes), not {list(shape)}")
-    ctx.set("Out", shape[:1], "int64")
+    ctx.set("Out", shape[:1], "int64", lod_level=ctx.input("X").lod_level)
 
 
 def seed_(ctx: KernelContext, *, seed: int) -> Array:
@@ -231,6 +234,7 @@ register(
     attrs={"min": float_attr(0.0), "max": float_attr(1.0), "seed": int_attr(0)},
     infer=_infer_sampling_id,
     kernel=sampling_id,
+    share_lod="X",
     cases=(Case({"X": np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])}, {"seed": 3}, {"Out": np.array([2, 1])}),),
 )
 register(

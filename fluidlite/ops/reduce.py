@@ -1,4 +1,4 @@
-"""Reductions over some or all axes: reduce_sum, _mean, _max, _min, _prod, _all, _any, and `mean` of everything.
+"""Reductions over some or all axes: reduce_sum, _mean, _max, _min, _prod, _all, _any, frobenius_norm, and `mean` of all.
 
 A reduction of every axis gives shape (1,), or all ones with `keep_dim`.
 """
@@ -18,6 +18,7 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import Case, Kernel, bool_attr, int_attr, ints_attr, register
+from fluidlite.values.lod import LoDTensor
 
 _ATTRS: Final = {
     "dim": ints_attr((0,), "the axes that vanish; negative ones count from the end"),
@@ -42,10 +43,11 @@ class Reduce:
     reduction: Reduction
     derivative: Derivative | None = None
     needs_out: bool = False
+    prefix: str = "reduce_"
 
     @property
     def type(self) -> str:
-        return f"reduce_{self.name}"
+        return f"{self.prefix}{self.name}"
 
 
 def axes_of(rank: int, dim: Axes, reduce_all: bool) -> Axes:
@@ -103,6 +105,14 @@ def _prod_grad(x: Array, _out: Any, out_grad: Array, axes: Axes) -> Array:
     return np.asarray(np.where(zero, zeros == 1, zeros == 0) * (out_grad * others / nonzero))
 
 
+def _length(x: Array, axes: Axes) -> Array:
+    return np.asarray(np.sqrt(_sum(x * x, axes))).astype(x.dtype)
+
+
+def _length_grad(x: Array, out: Array, out_grad: Array, _axes: Axes) -> Array:
+    return np.asarray(out_grad * x / np.where(out == 0, 1, out))
+
+
 def _spread(values: Array, shape: tuple[int, ...]) -> Array:
     """``values``, whose reduced axes have size 1, repeated along them."""
     return np.broadcast_to(values, shape).copy()
@@ -114,16 +124,21 @@ REDUCTIONS: Final = (
     Reduce("max", "largest element", _max, lambda x, out, out_grad, _axes: out_grad * (x == out), needs_out=True),
     Reduce("min", "smallest element", _min, lambda x, out, out_grad, _axes: out_grad * (x == out), needs_out=True),
     Reduce("prod", "product", _prod, _prod_grad, needs_out=True),
+    Reduce("frobenius_norm", "root of the sum of squares", _length, _length_grad, needs_out=True, prefix=""),
     Reduce("all", "conjunction of bools", lambda x, axes: np.asarray(x.all(axis=axes, keepdims=True))),
     Reduce("any", "disjunction of bools", lambda x, axes: np.asarray(x.any(axis=axes, keepdims=True))),
 )
 
 
 def _kernel(reduction: Reduction) -> Kernel:
-    def forward(ctx: KernelContext, X: Array, *, dim: Axes, keep_dim: bool, reduce_all: bool, out_dtype: int) -> Array:
-        axes = axes_of(X.ndim, dim, reduce_all)
-        x = X if out_dtype < 0 else X.astype(numpy_dtype(out_dtype), copy=False)
-        return reduction(x, axes).reshape(reduced_shape(X.shape, axes, keep_dim))
+    def forward(
+        ctx: KernelContext, X: Array | LoDTensor, *, dim: Axes, keep_dim: bool, reduce_all: bool, out_dtype: int
+    ) -> Array | LoDTensor:
+        given, lod = (X.array, X.lod) if isinstance(X, LoDTensor) else (X, ())
+        axes = axes_of(given.ndim, dim, reduce_all)
+        x = given if out_dtype < 0 else given.astype(numpy_dtype(out_dtype), copy=False)
+        reduced = reduction(x, axes).reshape(reduced_shape(given.shape, axes, keep_dim))
+        return LoDTensor(reduced, lod) if lod and 0 not in axes else reduced
 
     return forward
 
@@ -165,6 +180,8 @@ def _cases(spec: Reduce) -> tuple[Case, ...]:
             Case({"X": _B}, {"dim": axes}, {"Out": spec.reduction(_B, axes).reshape(shape)})
             for axes, shape in (((0,), (2,)), ((1,), (2,)), ((0, 1), (1,)))
         )
+    square = np.array([[1.0, 2.0], [4.0, 3.0]])
+    rows, columns = (spec.reduction(square, (axis,)).reshape(2) for axis in (1, 0))
     every = (0, 1, 2)
     return (
         Case({"X": _X}, {"dim": [1]}, {"Out": spec.reduction(_X, (1,))[:, 0]}, check_grad=("X",)),
@@ -172,11 +189,14 @@ def _cases(spec: Reduce) -> tuple[Case, ...]:
         Case({"X": _X}, {"dim": every}, {"Out": spec.reduction(_X, every).reshape(1)}, check_grad=("X",)),
         Case({"X": _X}, {"reduce_all": True, "keep_dim": True}, {"Out": spec.reduction(_X, every)}, check_grad=("X",)),
         Case({"X": np.zeros((0, 3))}, {"dim": [1]}, {"Out": np.zeros(0)}, note="an empty batch"),
+        Case({"X": LoDTensor(square, _ONE_EACH)}, {"dim": [1]}, {"Out": LoDTensor(rows, _ONE_EACH)}),
+        Case({"X": LoDTensor(square, _ONE_EACH)}, {"dim": [0]}, {"Out": columns}, note="the rows are gone"),
         Case({"X": np.array([[7, -2], [0, 1]])}, {"dim": [1]}, {"Out": spec.reduction(_INTS, (1,))[:, 0]}),
     )
 
 
 _INTS: Final = np.array([[7, -2], [0, 1]])
+_ONE_EACH: Final = ((0, 1, 2),)
 
 
 def _register(spec: Reduce) -> None:
@@ -189,6 +209,7 @@ def _register(spec: Reduce) -> None:
         attrs=_ATTRS,
         infer=_infer,
         kernel=_kernel(spec.reduction),
+        takes_lod=True,
         grad=maker(["X", *needed, "Out@GRAD"], ["X@GRAD"]) if derivative is not None else None,
         cases=_cases(spec),
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,18 @@ from fluidlite.errors import ProgramError, UnknownOpError
 Kernel = Callable[..., Any]
 Infer = Callable[[Any], None]
 GradMaker = Callable[[Operator], list[Operator]]
+
+
+class GradientBlock(NamedTuple):
+    """The gradient of a block, as far as the gradient of the op that runs it needs it."""
+
+    idx: int
+    ops: Sequence[Operator]
+    #: whether the block, or one that it falls back to, declares a name
+    declares: Callable[[str], bool]
+
+
+BlockGradMaker = Callable[[Operator, GradientBlock], Operator]
 
 REQUIRED: Final = object()
 #: attributes that layers may give to any op
@@ -180,6 +192,10 @@ class OpDef:
     infer: Infer | None
     kernel: Kernel | None
     grad: GradMaker | None = None
+    #: the gradient of an op that runs a block, made with the block's own gradient
+    block_grad: BlockGradMaker | None = None
+    #: a run of the op's block starts with variables of its own
+    private_block: bool = False
     #: LoD: outputs with as many rows as this input take over its LoD
     share_lod: str | None = None
     #: the kernel receives LoDTensor objects (and may return them) instead of bare arrays

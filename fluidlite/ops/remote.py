@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fluidlite.errors import ProgramError, ShapeError, TableError, Uninitialized
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.ids import flat_ids
 from fluidlite.ops.infer import InferContext
+from fluidlite.ops.modes import WIRE_ATTR
 from fluidlite.ops.registry import (
     PullRule,
     bool_attr,
@@ -22,7 +24,8 @@ from fluidlite.ops.registry import (
     string_attr,
     strings_attr,
 )
-from fluidlite.protocol.messages import DenseRequest, Gradient, RowRequest
+from fluidlite.protocol.messages import DenseRequest, Gradient, RowRequest, TableRequest
+from fluidlite.values import files
 from fluidlite.values.selected_rows import SelectedRows
 
 _ONE_ENDPOINT = ("127.0.0.1:6164",)
@@ -134,11 +137,14 @@ def send(
     for value, argument, endpoint, name in zip(X, arguments, epmap, names, strict=True):
         if value is None:
             raise UninitializedError(f"op {ctx.op.type!r}: nothing wrote {argument!r}, which is to be sent")
-        if isinstance(value, SelectedRows):
-            gradient = Gradient(endpoint, name, value.value, value.rows, value.height, wire_dtype)
-        else:
-            gradient = Gradient(endpoint, name, value)
-        ctx.server.stage(gradient)
+        ctx.server.stage(as_gradient(endpoint, name, value, wire_dtype))
+
+
+def as_gradient(endpoint: str, name: str, value: Any, wire_dtype: str = "") -> Gradient:
+    """A value, dense or rows, on its way to a server that calls it ``name``."""
+    if isinstance(value, SelectedRows):
+        return Gradient(endpoint, name, value.value, value.rows, value.height, wire_dtype)
+    return Gradient(endpoint, name, value)
 
 
 def send_barrier(ctx: KernelContext, *, endpoints: tuple[str, ...], wait: bool) -> None:
@@ -147,8 +153,13 @@ def send_barrier(ctx: KernelContext, *, endpoints: tuple[str, ...], wait: bool) 
         _ = reply.versions
 
 
-def checkpoint_notify(ctx: KernelContext, *, epmap: tuple[str, ...], dir: str) -> None:
-    ctx.server.checkpoint(tuple(dict.fromkeys(epmap)), dir)
+def checkpoint_notify(ctx: KernelContext, *, epmap: tuple[str, ...], dir: str, lookup_table: str) -> None:
+    if not lookup_table:
+        ctx.server.checkpoint(tuple(dict.fromkeys(epmap)), dir)
+        return
+    shards = ctx.server.pull([TableRequest(endpoint, lookup_table) for endpoint in dict.fromkeys(epmap)])
+    for index, rows in enumerate(shards):
+        files.save(Path(dir) / f"{lookup_table}_{index}", {lookup_table: rows})
 
 
 def do_nothing(ctx: KernelContext) -> None:
@@ -185,6 +196,7 @@ register(
         "height": long_attr(0, "rows of the whole parameter"),
         "is_test": bool_attr(default=False),
         "wire_dtype": string_attr("", "float16 or bfloat16: to which rows are rounded on their way; empty: not at all"),
+        "wire": WIRE_ATTR,
     },
     infer=_infer_prefetch,
     kernel=prefetch,
@@ -204,6 +216,7 @@ register(
         "varnames": strings_attr(),
         "recv_varnames": strings_attr(doc="refused"),
         "do_not_run": int_attr(0, "not 0: do nothing"),
+        "wire": WIRE_ATTR,
     },
     kernel=recv,
     pull=PullRule(recv_requests, recv_finish),
@@ -242,6 +255,7 @@ register(
         "max_merge_var_num": int_attr(20, "half_async: how many steps are merged at most"),
         "wait": bool_attr(default=False, doc="go on once the step is applied, in every mode"),
         "two_phase": bool_attr(default=True, doc="of several servers each accepts the step before it counts on any"),
+        "wire": WIRE_ATTR,
     },
     kernel=send_barrier,
     side_effect=True,
@@ -251,7 +265,7 @@ register(
     doc="Nothing: a commit's reply already carries the parameters. Accepted in programs made by Fluid.",
     inputs=["X*?"],
     outputs=["Out*"],
-    attrs={"trainer_id": int_attr(0), "endpoints": strings_attr(_ONE_ENDPOINT)},
+    attrs={"trainer_id": int_attr(0), "endpoints": strings_attr(_ONE_ENDPOINT), "wire": WIRE_ATTR},
     kernel=do_nothing,
     side_effect=True,
 )
@@ -262,7 +276,9 @@ register(
     attrs={
         "epmap": strings_attr(_ONE_ENDPOINT),
         "dir": string_attr(doc="the checkpoint_dir of the servers, which refuse another one; empty: whatever it is"),
-        "lookup_table": string_attr(doc="not used: every table is saved"),
+        "lookup_table": string_attr(
+            doc="a table (in programs of Fluid): its rows are fetched and written to dir, a file <table>_<i> per server"
+        ),
         "trainer_id": int_attr(0),
     },
     kernel=checkpoint_notify,

@@ -1,4 +1,4 @@
-"""Other shapes for the same elements in the same order: reshape(2), squeeze2, unsqueeze2, flatten2.
+"""Other shapes for the same elements in the same order: reshape(2), squeeze(2), unsqueeze(2), flatten(2).
 
 The ops with a 2 in their name also give ``XShape``, the shape of X after a 0 and without data, so that their gradient
 ops need not keep X.
@@ -17,6 +17,7 @@ from fluidlite.errors import ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
+from fluidlite.ops.pairs import with_gradient
 from fluidlite.ops.registry import Case, int_attr, ints_attr, register
 from fluidlite.ops.shapes import (
     Shape,
@@ -155,6 +156,20 @@ def flatten2(ctx: KernelContext, X: Array, *, axis: int) -> dict[str, Array]:
     return {"Out": X.reshape(flattened(X.shape, axis)), "XShape": xshape(X)}
 
 
+def squeeze(ctx: KernelContext, X: Array, *, axes: tuple[int, ...]) -> Array:
+    return X.reshape(squeezed(X.shape, axes))
+
+
+def unsqueeze(
+    ctx: KernelContext, X: Array, AxesTensor: Array | None, AxesTensorList: list[Array], *, axes: tuple[int, ...]
+) -> Array:
+    return X.reshape(unsqueezed(X.shape, given(AxesTensor, AxesTensorList, axes)))
+
+
+def flatten(ctx: KernelContext, X: Array, *, axis: int) -> Array:
+    return X.reshape(flattened(X.shape, axis))
+
+
 def _infer_unsqueeze2(ctx: InferContext) -> None:
     axes = declared(ctx, "AxesTensor", "AxesTensorList", "axes")
     if ctx.maybe_input("AxesTensor") is None and not ctx.inputs("AxesTensorList"):
@@ -189,6 +204,7 @@ register(
     attrs=_SHAPE,
     infer=_infer_reshape,
     kernel=reshape,
+    share_lod="X",
     grad=maker(
         [*(name.rstrip("*?") for name in _RESHAPE_INPUTS), "Out", "Out@GRAD"],
         ["X@GRAD", "Shape@GRAD", "ShapeTensor@GRAD"],
@@ -263,6 +279,32 @@ register(
         Case({"X": np.zeros((0, 2, 2))}, {}, {"Out": np.zeros((0, 4))}, note="an empty batch"),
     ),
 )
+# what Fluid before 1.0 wrote: the same without XShape
+for _type, _inputs, _kernel, _infer, _attr, _case in (
+    ("squeeze", ["X"], squeeze, _undoable(squeezed, "axes"), {"axes": ints_attr()}, {"axes": [1]}),
+    (
+        "unsqueeze",
+        ["X", "AxesTensor?", "AxesTensorList*?"],
+        unsqueeze,
+        _infer_unsqueeze2,
+        {"axes": ints_attr()},
+        {"axes": [1]},
+    ),
+    ("flatten", ["X"], flatten, _undoable(flattened, "axis"), {"axis": int_attr(1)}, {"axis": 2}),
+):
+    with_gradient(
+        _type,
+        doc=f"As {_type}2, without XShape.",
+        inputs=_inputs,
+        outputs=["Out"],
+        attrs=_attr,
+        infer=_infer,
+        kernel=_kernel,
+        gradient=reshape_grad,
+        reads=["X", "Out@GRAD"],
+        writes=["X@GRAD"],
+        cases=(Case({"X": _X.reshape(2, 1, 3)}, _case, check_grad=("X",)),),
+    )
 for _type, _attrs in (
     ("reshape2", _SHAPE),
     ("squeeze2", {"axes": ints_attr()}),

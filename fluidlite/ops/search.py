@@ -19,11 +19,14 @@ _ARG_ATTRS: Final = {
     "axis": long_attr(REQUIRED),
     "keepdims": bool_attr(default=False),
     "dtype": int_attr(-1, "VarType number of Out; -1: int64"),
+    "flatten": bool_attr(default=False, doc="of all elements in row-major order (Paddle 2)"),
 }
 
 
 def _arg_kernel(find: Callable[..., Any]) -> Kernel:
-    def kernel(ctx: KernelContext, X: Array, *, axis: int, keepdims: bool, dtype: int) -> Array:
+    def kernel(ctx: KernelContext, X: Array, *, axis: int, keepdims: bool, dtype: int, flatten: bool) -> Array:
+        if flatten:
+            X, axis, keepdims = X.reshape(-1), 0, True
         if X.shape[axis_in(X.ndim, axis)] == 0:
             raise ShapeError(f"axis {axis} of X {list(X.shape)} has no elements")
         found = find(X, axis=axis, keepdims=keepdims)
@@ -40,7 +43,8 @@ def _infer_arg(ctx: InferContext) -> None:
         raise ctx.error(str(error)) from None
     kept = (1,) if ctx.attr("keepdims") else ()
     dtype = ctx.attr("dtype")
-    ctx.set("Out", shape[:axis] + kept + shape[axis + 1 :], "int64" if dtype < 0 else dtype_name(dtype), lod_level=0)
+    out = (1,) if ctx.attr("flatten") else shape[:axis] + kept + shape[axis + 1 :]
+    ctx.set("Out", out, "int64" if dtype < 0 else dtype_name(dtype), lod_level=0)
 
 
 def ordered(x: Array, axis: int, descending: bool) -> Array:
@@ -144,6 +148,7 @@ for _type, _find, _word, _columns in (
             Case({"X": _X}, {"axis": -1}, {"Out": np.array(_columns)}),
             Case({"X": _X}, {"axis": 1, "keepdims": True, "dtype": 2}, {"Out": np.array(_columns, np.int32)[:, None]}),
             Case({"X": _X[0]}, {"axis": 0}, {"Out": np.array(_columns[0])}, note="rank 0"),
+            Case({"X": _X}, {"axis": 0, "flatten": True}, {"Out": np.array([_find(_X)])}),
             Case({"X": _X[:0]}, {"axis": 1}, {"Out": np.array([], np.int64)}, note="an empty batch"),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,11 @@ def sequence_pad(ctx: KernelContext, X: Any, PadValue: Any, *, padded_length: in
             f"{argument(ctx, 'X')!r}, {longest}"
         )
     step = bags.rows.shape[1:]
+    if pad.size not in (1, math.prod(step)):
+        raise ShapeError(
+            f"op {ctx.op.type!r}: PadValue {argument(ctx, 'PadValue')!r} {list(pad.shape)} must be one number, or a row "
+            f"{list(step)} of X"
+        )
     size = (bags.count, longest if padded_length == -1 else padded_length)
     out = np.empty((*size, *step), bags.rows.dtype)
     out[...] = pad.reshape(-1)[0] if pad.size == 1 else pad.reshape(step)

@@ -39,6 +39,7 @@ register(
         "grad_to_block_id": strings_attr(doc="'gradient:block' each"),
         **modes.ATTRS,
         **keeping.ATTRS,
+        "wire": modes.WIRE_ATTR,
         "pservers": int_attr(0, "number of servers; 0: not known"),
         "optimize_blocks": blocks_attr(),
         "prefetch_var_name_to_block_id": strings_attr(doc="'table:block' each"),

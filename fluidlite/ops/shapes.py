@@ -11,7 +11,8 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import ShapeError
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.ids import argument
-from fluidlite.ops.infer import InferContext
+from fluidlite.ops.infer import InferContext, like
+from fluidlite.ops.registry import Infer
 
 Shape = tuple[int, ...]
 
@@ -21,6 +22,20 @@ def axis_in(rank: int, axis: int) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} of a value of rank {rank}")
     return axis % rank
+
+
+def like_along(source: str, *outputs: str, axis: str = "axis") -> Infer:
+    """As `infer.like`; attribute ``axis`` must be one of ``source``'s."""
+    same = like(source, *outputs)
+
+    def infer(ctx: InferContext) -> None:
+        try:
+            axis_in(len(ctx.shape(source)), ctx.attr(axis))
+        except ShapeError as error:
+            raise ctx.error(str(error)) from None
+        same(ctx)
+
+    return infer
 
 
 def check_same(ctx: KernelContext, source: str, array: Array, **others: Array | None) -> None:

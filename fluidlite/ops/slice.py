@@ -14,6 +14,7 @@ from fluidlite.ops.grads import maker
 from fluidlite.ops.infer import InferContext, grads_like_forward
 from fluidlite.ops.registry import REQUIRED, Case, ints_attr, register
 from fluidlite.ops.shapes import Shape, axis_in, given, set_like
+from fluidlite.values.lod import LoDTensor
 
 _ATTRS: Final = {
     "axes": ints_attr(REQUIRED, "the axes to cut"),
@@ -145,6 +146,7 @@ register(
     attrs=_ATTRS,
     infer=_infer,
     kernel=slice_,
+    share_lod="Input",
     grad=maker(["Input", *_plain(_BOUNDS), "Out@GRAD"], ["Input@GRAD"]),
     cases=(
         Case(
@@ -152,6 +154,12 @@ register(
             {"axes": [0, 1], "starts": [-2, 0], "ends": [100, -1]},
             {"Out": _X[1:, :3]},
             check_grad=("Input",),
+        ),
+        Case(
+            {"Input": LoDTensor(_X, ((0, 1, 3),))},
+            {"axes": [1], "starts": [1], "ends": [3]},
+            {"Out": LoDTensor(_X[:, 1:3], ((0, 1, 3),))},
+            note="sequences stay where the rows do",
         ),
         Case(
             {"Input": _X},
@@ -190,8 +198,15 @@ register(
     attrs=_STRIDED_ATTRS,
     infer=_infer,
     kernel=slice_,
+    share_lod="Input",
     grad=maker(["Input", *_plain(_STRIDED_BOUNDS), "Out@GRAD"], ["Input@GRAD"]),
     cases=(
+        Case(
+            {"Input": _X},
+            {"axes": [0, 1], "starts": [0, 3], "ends": [2, 0], "strides": [1, -2]},
+            {"Out": _X[:2, 3:0:-2]},
+            check_grad=("Input",),
+        ),
         Case(
             {"Input": _X},
             {"axes": [0, 1], "starts": [-1, 0], "ends": [-5, 4], "strides": [-1, 2]},

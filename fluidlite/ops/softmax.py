@@ -7,8 +7,9 @@ import numpy as np
 from fluidlite.dtypes import Array
 from fluidlite.ops.context import KernelContext
 from fluidlite.ops.grads import maker
-from fluidlite.ops.infer import grads_like_forward, like
+from fluidlite.ops.infer import grads_like_forward
 from fluidlite.ops.registry import Case, bool_attr, int_attr, register, string_attr
+from fluidlite.ops.shapes import like_along
 
 _ATTRS = {
     "axis": int_attr(-1, "the axis whose entries sum to 1"),
@@ -47,7 +48,7 @@ register(
     inputs=["X"],
     outputs=["Out"],
     attrs=_ATTRS,
-    infer=like("X", "Out"),
+    infer=like_along("X", "Out"),
     kernel=softmax,
     grad=maker(["Out", "Out@GRAD"], ["X@GRAD"]),
     share_lod="X",

@@ -53,7 +53,7 @@ def _infer_stack(ctx: InferContext) -> None:
         shape = _stacked([var.shape or () for var in given], ctx.attr("axis"))
     except ShapeError as error:
         raise ctx.error(str(error)) from None
-    ctx.set("Y", shape, given[0].dtype, lod_level=0)
+    ctx.set("Y", shape, given[0].dtype, lod_level=given[0].lod_level)
 
 
 def _infer_parts(source: str, target: str) -> Infer:
@@ -89,6 +89,7 @@ register(
     attrs={"axis": int_attr(0)},
     infer=_infer_stack,
     kernel=stack,
+    share_lod="X",
     grad=maker(["Y@GRAD"], ["X@GRAD"]),
     cases=(
         Case({"X": [_A, _B]}, {}, {"Y": _ROWS}, check_grad=("X",)),

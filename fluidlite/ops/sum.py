@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,13 @@ from fluidlite.ops.context import KernelContext
 from fluidlite.ops.infer import InferContext
 from fluidlite.ops.registry import Case, Overwrite, register
 from fluidlite.ops.scale import scale_op
+from fluidlite.values.lod import LoDTensor
 from fluidlite.values.selected_rows import SelectedRows, merge_rows
 
 
 def sum_(ctx: KernelContext, X: list[Any]) -> Any:
+    if any(isinstance(x, list) for x in X):
+        return sum_values(X)
     return _sum(X, over=False)
 
 
@@ -37,6 +42,19 @@ def _sum(X: list[Any], *, over: bool) -> Any:
         return total
     given = not over and any(total is array for array in dense)
     return _added(total.copy() if given else total, sparse)
+
+
+def sum_values(values: Sequence[Any]) -> Any:
+    """The sum of values of any form: arrays with LoD or without, SelectedRows, or tensor arrays of these, entry by entry.
+    None counts as zero; the LoD is that of the first value that has one."""
+    present = [value for value in values if value is not None]
+    if any(isinstance(value, list) for value in present):
+        return [sum_values(entries) for entries in itertools.zip_longest(*present)]
+    if len(present) < 2:
+        return present[0] if present else None
+    lod = next((value.lod for value in present if isinstance(value, LoDTensor)), ())
+    total = _sum([value.array if isinstance(value, LoDTensor) else value for value in present], over=False)
+    return LoDTensor(total, lod) if lod and isinstance(total, np.ndarray) else total
 
 
 def _sum_of_arrays(arrays: list[Array], *, over: bool) -> Array:
@@ -115,7 +133,7 @@ register(
     "sum",
     doc=(
         "Out = the sum of all X, added in order; absent ones are skipped. Only SelectedRows: SelectedRows with "
-        "duplicate ids summed (then ascending). Arrays and SelectedRows: an array."
+        "duplicate ids summed (then ascending). Arrays and SelectedRows: an array. Tensor arrays: entry by entry."
     ),
     inputs=["X*"],
     outputs=["Out"],

@@ -1,6 +1,9 @@
-"""Lists of tensors, and one of several: write_to_array, read_from_array, lod_array_length, select_input, select_output.
+"""Lists of tensors, and one of several: write_to_array, read_from_array, lod_array_length, tensor_array_to_tensor,
+select_input, select_output.
 
-A tensor array is a Python list; entries that nothing wrote are None.
+A tensor array is a Python list; entries that nothing wrote are None. The gradients of write_to_array and read_from_array
+are each other, on the array of gradients: there a write adds, and a read takes the entry away, so that entries that are read
+or written several times get the gradients that they should.
 """
 
 from __future__ import annotations
@@ -11,13 +14,16 @@ from typing import Any
 import numpy as np
 
 from fluidlite.core import names
-from fluidlite.core.ir import Operator
+from fluidlite.core.ir import Operator, OpRole
 from fluidlite.dtypes import Array, VarKind
-from fluidlite.errors import OutOfRangeError
+from fluidlite.errors import OutOfRangeError, ShapeError, UninitializedError
 from fluidlite.ops.context import KernelContext
-from fluidlite.ops.infer import InferContext
-from fluidlite.ops.registry import Case, GradMaker, register
+from fluidlite.ops.grads import maker
+from fluidlite.ops.infer import InferContext, like
+from fluidlite.ops.registry import Case, GradMaker, bool_attr, int_attr, register
+from fluidlite.ops.segments import array_of
 from fluidlite.ops.shapes import scalar
+from fluidlite.ops.steps import added, zeros_like
 from fluidlite.values.lod import LoDTensor
 
 
@@ -32,13 +38,42 @@ def write_to_array(ctx: KernelContext, X: Any, I: Any) -> list[Any]:  # noqa: E7
     position = _position(I)
     before = ctx.read(ctx.op.outputs["Out"][0]) or []
     entries = [*before, *[None] * (position + 1 - len(before))]
-    entries[position] = X
+    entries[position] = added(entries[position], X) if ctx.op.role & OpRole.BACKWARD else X
     return entries
 
 
-def read_from_array(ctx: KernelContext, X: list[Any], I: Any) -> Any:  # noqa: E741
+def read_from_array(ctx: KernelContext, X: list[Any], I: Any, X_W: Any) -> Any:  # noqa: E741
     position = _position(I)
-    return X[position] if position < len(X) else None
+    found = X[position] if position < len(X) else None
+    if X_W is None:
+        return found
+    if position < len(X):
+        X[position] = None  # what was there before was overwritten and has no part in the result
+    return zeros_like(X_W) if found is None else found
+
+
+def tensor_array_to_tensor(ctx: KernelContext, X: list[Any], *, axis: int, use_stack: bool) -> dict[str, Any]:
+    parts = [_entry(ctx, X, index) for index in range(len(X))]
+    if not parts:
+        raise ShapeError(f"op {ctx.op.type!r}: the tensor array {ctx.op.input('X')!r} is empty")
+    sizes = np.array([1 if use_stack else part.shape[axis] for part in parts], np.int32)
+    return {"Out": np.stack(parts, axis) if use_stack else np.concatenate(parts, axis), "OutIndex": sizes}
+
+
+def tensor_array_to_tensor_grad(
+    ctx: KernelContext, X: list[Any], Out_GRAD: Any, *, axis: int, use_stack: bool
+) -> list[Any]:
+    gradient = array_of(Out_GRAD)
+    if use_stack:
+        return [np.take(gradient, index, axis) for index in range(len(X))]
+    ends = np.cumsum([array_of(entry).shape[axis] for entry in X])
+    return list(np.split(gradient, ends[:-1], axis))
+
+
+def _entry(ctx: KernelContext, entries: list[Any], index: int) -> Array:
+    if entries[index] is None:
+        raise UninitializedError(f"op {ctx.op.type!r}: nothing wrote entry {index} of {ctx.op.input('X')!r}")
+    return array_of(entries[index])
 
 
 def lod_array_length(ctx: KernelContext, X: list[Any]) -> Array:
@@ -70,6 +105,21 @@ def _infer_write(ctx: InferContext) -> None:
 def _infer_read(ctx: InferContext) -> None:
     x = ctx.input("X")
     ctx.set("Out", x.shape, x.dtype, lod_level=x.lod_level)
+
+
+def _infer_joined(ctx: InferContext) -> None:
+    """The number of entries is known at run time only."""
+    x, axis = ctx.input("X"), ctx.attr("axis")
+    ctx.set("OutIndex", None, "int32")
+    if x.shape is None:
+        ctx.set("Out", None, x.dtype)
+        return
+    shape = list(x.shape)
+    if ctx.attr("use_stack"):
+        shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, -1)
+    else:
+        shape[axis] = -1
+    ctx.set("Out", tuple(shape), x.dtype)
 
 
 def _infer_length(ctx: InferContext) -> None:
@@ -119,6 +169,38 @@ register(
     infer=_infer_length,
     kernel=lod_array_length,
     cases=(Case({"X": [_A, _B]}, {}, {"Out": np.array([2])}),),
+)
+_JOIN = {"axis": int_attr(0), "use_stack": bool_attr(default=False, doc="along a new axis")}
+register(
+    "tensor_array_to_tensor",
+    doc="Out = the entries of the tensor array X, concatenated (or stacked) along `axis`; OutIndex int32: their sizes there.",
+    inputs=["X"],
+    outputs=["Out", "OutIndex"],
+    attrs=_JOIN,
+    infer=_infer_joined,
+    kernel=tensor_array_to_tensor,
+    grad=maker(["X", "Out@GRAD"], ["X@GRAD"]),
+    takes_lod=True,
+    cases=(
+        Case(
+            {"X": [_A, _B]}, {}, {"Out": np.array([[1.0, 2], [3, 4], [5, 6]]), "OutIndex": np.array([1, 2], np.int32)}
+        ),
+        Case(
+            {"X": [_A, 2 * _A]},
+            {"axis": 1, "use_stack": True},
+            {"Out": np.array([[[1.0, 2], [2, 4]]]), "OutIndex": np.array([1, 1], np.int32)},
+        ),
+    ),
+)
+register(
+    "tensor_array_to_tensor_grad",
+    doc="Gradient of tensor_array_to_tensor: the parts of Out@GRAD as a tensor array.",
+    inputs=["X", "Out@GRAD"],
+    outputs=["X@GRAD"],
+    attrs=_JOIN,
+    infer=like("X", "X@GRAD"),
+    kernel=tensor_array_to_tensor_grad,
+    takes_lod=True,
 )
 register(
     "select_input",

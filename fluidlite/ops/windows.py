@@ -111,21 +111,22 @@ def sums(windows: AnyWindows, lines: Array) -> Array:
 def paddings_of(
     algorithm: str, paddings: Sequence[int], sizes: Sequence[int], lengths: Sequence[int], strides: Sequence[int]
 ) -> list[Padding]:
-    """The padding of both image dimensions.
+    """The padding of each image dimension.
 
     ``algorithm`` SAME pads so that windows begin at every ``stride``-th cell, VALID not at all, EXPLICIT as
     ``paddings`` says: one number per dimension, or two.
     """
     if algorithm == "VALID":
-        return [(0, 0), (0, 0)]
+        return [(0, 0) for _ in sizes]
     if algorithm == "SAME":
         return [_same(*dimension) for dimension in zip(sizes, lengths, strides, strict=True)]
     if algorithm != "EXPLICIT":
         raise ProgramError(f"padding_algorithm is {algorithm!r}, not EXPLICIT, SAME or VALID")
-    if len(paddings) not in (2, 4) or min(paddings) < 0:
-        raise ShapeError(f"paddings {list(paddings)} must be 2 or 4 numbers of at least 0")
-    both = paddings if len(paddings) == 4 else [size for size in paddings for _ in range(2)]
-    return [(both[0], both[1]), (both[2], both[3])]
+    rank = len(sizes)
+    if len(paddings) not in (rank, 2 * rank) or min(paddings) < 0:
+        raise ShapeError(f"paddings {list(paddings)} must be {rank} or {2 * rank} numbers of at least 0")
+    both = paddings if len(paddings) == 2 * rank else [size for size in paddings for _ in range(2)]
+    return list(zip(both[::2], both[1::2], strict=True))
 
 
 def _same(size: int, length: int, stride: int) -> Padding:
@@ -137,9 +138,22 @@ def _same(size: int, length: int, stride: int) -> Padding:
 
 def pair(name: str, values: Sequence[int]) -> tuple[int, int]:
     """An attribute with one positive number per image dimension."""
-    if len(values) != 2 or min(values) < 1:
-        raise ShapeError(f"{name} {list(values)} must be two positive numbers")
-    return values[0], values[1]
+    first, second = each(name, values, 2)
+    return first, second
+
+
+def each(name: str, values: Sequence[int], count: int) -> tuple[int, ...]:
+    """An attribute with one positive number for each of ``count`` dimensions."""
+    if len(values) != count or min(values) < 1:
+        raise ShapeError(f"{name} {list(values)} must be {count} positive numbers")
+    return tuple(values)
+
+
+def channel_dimension(data_format: str, rank: int) -> int:
+    """The dimension of the channels of images or volumes: 1 in NCHW, NCDHW (and AnyLayout), the last in NHWC, NDHWC."""
+    if data_format not in ("NCHW", "NCDHW", "AnyLayout", "NHWC", "NDHWC"):
+        raise ProgramError(f"data_format is {data_format!r}, not NCHW, NCDHW, NHWC or NDHWC")
+    return rank - 1 if data_format in ("NHWC", "NDHWC") else 1
 
 
 def channel_axis(data_format: str) -> int:

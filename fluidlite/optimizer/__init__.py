@@ -7,6 +7,15 @@ distributed table: it is always the same op that trains it.
 
 from __future__ import annotations
 
+from typing import Any
+
+from fluidlite.layers import left_out
+from fluidlite.optimizer.averages import (
+    ExponentialMovingAverage,
+    LookaheadOptimizer,
+    ModelAverage,
+    RecomputeOptimizer,
+)
 from fluidlite.optimizer.base import Optimizer
 from fluidlite.optimizer.rules import (
     AdadeltaOptimizer,
@@ -54,16 +63,26 @@ __all__ = [
     "DecayedAdagradOptimizer",
     "Dpsgd",
     "DpsgdOptimizer",
+    "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
     "Lamb",
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "LookaheadOptimizer",
+    "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
     "RMSProp",
     "RMSPropOptimizer",
+    "RecomputeOptimizer",
     "SGDOptimizer",
 ]
+
+_LEFT_OUT = {"PipelineOptimizer": "it spreads a program over devices; trainers here run the whole of it"}
+
+
+def __getattr__(name: str) -> Any:
+    raise left_out.refuse("optimizer", name, _LEFT_OUT)

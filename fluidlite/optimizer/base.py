@@ -158,7 +158,7 @@ class Optimizer:
                 "holds; use another optimizer for it, or is_distributed=False"
             )
         if param.is_distributed and not sparse:
-            raise ProgramError(f"{what}: the distributed table is used by other ops than lookups")
+            raise ProgramError(f"{what}: the distributed table is used by other ops than lookups, or inside a block")
         if sparse and "Grad" not in self._op_def.sparse:
             raise ProgramError(
                 f"{what}: {self.op_type!r} takes no sparse gradient; use is_sparse=False or another optimizer"
@@ -238,7 +238,7 @@ class Optimizer:
         for acc in self._op_def.accumulators:
             name = f"{param.name}_{self._name}_{acc.name}" if self._name else f"{param.name}_{acc.name}"
             is_column = param.is_distributed and not acc.whole
-            var = _persistable(
+            var = persistable(
                 param.program,
                 unique_name.generate(name),
                 (1,) if acc.whole else param.shape,
@@ -257,6 +257,13 @@ class Optimizer:
                 "call the schedule inside the same program_guard"
             )
 
+    def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
+        """The variable that updates in a program read, None before `minimize`; scripts fetch it to log it."""
+        program = framework.default_main_program() if program is None else program
+        if isinstance(self._learning_rate, Variable):
+            return self._learning_rate if self._learning_rate.program is program else None
+        return self._rates.get(program.desc.uid)
+
     def _rate_in(self, program: Program, dtype: str) -> Variable:
         """The learning rate's variable in a program; made once from a number."""
         self._check_rate(program)
@@ -265,13 +272,13 @@ class Optimizer:
             return given
         uid = program.desc.uid
         if uid not in self._rates:
-            rate = _persistable(program, unique_name.generate("learning_rate"), (1,), dtype, float(given))
+            rate = persistable(program, unique_name.generate("learning_rate"), (1,), dtype, float(given))
             rate.stop_gradient = True
             self._rates[uid] = rate
         return self._rates[uid]
 
 
-def _persistable(
+def persistable(
     program: Program,
     name: str,
     shape: Sequence[int],

@@ -21,6 +21,12 @@ class AttrType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LONG: _ClassVar[AttrType]
     BLOCKS: _ClassVar[AttrType]
     LONGS: _ClassVar[AttrType]
+    FLOAT64S: _ClassVar[AttrType]
+    VAR: _ClassVar[AttrType]
+    VARS: _ClassVar[AttrType]
+    FLOAT64: _ClassVar[AttrType]
+    SCALAR: _ClassVar[AttrType]
+    SCALARS: _ClassVar[AttrType]
 INT: AttrType
 FLOAT: AttrType
 STRING: AttrType
@@ -33,6 +39,12 @@ BLOCK: AttrType
 LONG: AttrType
 BLOCKS: AttrType
 LONGS: AttrType
+FLOAT64S: AttrType
+VAR: AttrType
+VARS: AttrType
+FLOAT64: AttrType
+SCALAR: AttrType
+SCALARS: AttrType
 
 class Version(_message.Message):
     __slots__ = ("version",)
@@ -40,10 +52,42 @@ class Version(_message.Message):
     version: int
     def __init__(self, version: _Optional[int] = ...) -> None: ...
 
+class Complex(_message.Message):
+    __slots__ = ("r", "i")
+    R_FIELD_NUMBER: _ClassVar[int]
+    I_FIELD_NUMBER: _ClassVar[int]
+    r: float
+    i: float
+    def __init__(self, r: _Optional[float] = ..., i: _Optional[float] = ...) -> None: ...
+
+class Scalar(_message.Message):
+    __slots__ = ("type", "b", "i", "r", "c")
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        BOOLEAN: _ClassVar[Scalar.Type]
+        LONG: _ClassVar[Scalar.Type]
+        FLOAT64: _ClassVar[Scalar.Type]
+        COMPLEX128: _ClassVar[Scalar.Type]
+    BOOLEAN: Scalar.Type
+    LONG: Scalar.Type
+    FLOAT64: Scalar.Type
+    COMPLEX128: Scalar.Type
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    I_FIELD_NUMBER: _ClassVar[int]
+    R_FIELD_NUMBER: _ClassVar[int]
+    C_FIELD_NUMBER: _ClassVar[int]
+    type: Scalar.Type
+    b: bool
+    i: int
+    r: float
+    c: Complex
+    def __init__(self, type: _Optional[_Union[Scalar.Type, str]] = ..., b: bool = ..., i: _Optional[int] = ..., r: _Optional[float] = ..., c: _Optional[_Union[Complex, _Mapping]] = ...) -> None: ...
+
 class OpDesc(_message.Message):
     __slots__ = ("inputs", "outputs", "type", "attrs", "is_target")
     class Attr(_message.Message):
-        __slots__ = ("name", "type", "i", "f", "s", "ints", "floats", "strings", "b", "bools", "block_idx", "l", "blocks_idx", "longs")
+        __slots__ = ("name", "type", "i", "f", "s", "ints", "floats", "strings", "b", "bools", "block_idx", "l", "blocks_idx", "longs", "float64s", "var_name", "vars_name", "float64", "scalar", "scalars")
         NAME_FIELD_NUMBER: _ClassVar[int]
         TYPE_FIELD_NUMBER: _ClassVar[int]
         I_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +102,12 @@ class OpDesc(_message.Message):
         L_FIELD_NUMBER: _ClassVar[int]
         BLOCKS_IDX_FIELD_NUMBER: _ClassVar[int]
         LONGS_FIELD_NUMBER: _ClassVar[int]
+        FLOAT64S_FIELD_NUMBER: _ClassVar[int]
+        VAR_NAME_FIELD_NUMBER: _ClassVar[int]
+        VARS_NAME_FIELD_NUMBER: _ClassVar[int]
+        FLOAT64_FIELD_NUMBER: _ClassVar[int]
+        SCALAR_FIELD_NUMBER: _ClassVar[int]
+        SCALARS_FIELD_NUMBER: _ClassVar[int]
         name: str
         type: AttrType
         i: int
@@ -72,7 +122,13 @@ class OpDesc(_message.Message):
         l: int
         blocks_idx: _containers.RepeatedScalarFieldContainer[int]
         longs: _containers.RepeatedScalarFieldContainer[int]
-        def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[AttrType, str]] = ..., i: _Optional[int] = ..., f: _Optional[float] = ..., s: _Optional[str] = ..., ints: _Optional[_Iterable[int]] = ..., floats: _Optional[_Iterable[float]] = ..., strings: _Optional[_Iterable[str]] = ..., b: bool = ..., bools: _Optional[_Iterable[bool]] = ..., block_idx: _Optional[int] = ..., l: _Optional[int] = ..., blocks_idx: _Optional[_Iterable[int]] = ..., longs: _Optional[_Iterable[int]] = ...) -> None: ...
+        float64s: _containers.RepeatedScalarFieldContainer[float]
+        var_name: str
+        vars_name: _containers.RepeatedScalarFieldContainer[str]
+        float64: float
+        scalar: Scalar
+        scalars: _containers.RepeatedCompositeFieldContainer[Scalar]
+        def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[AttrType, str]] = ..., i: _Optional[int] = ..., f: _Optional[float] = ..., s: _Optional[str] = ..., ints: _Optional[_Iterable[int]] = ..., floats: _Optional[_Iterable[float]] = ..., strings: _Optional[_Iterable[str]] = ..., b: bool = ..., bools: _Optional[_Iterable[bool]] = ..., block_idx: _Optional[int] = ..., l: _Optional[int] = ..., blocks_idx: _Optional[_Iterable[int]] = ..., longs: _Optional[_Iterable[int]] = ..., float64s: _Optional[_Iterable[float]] = ..., var_name: _Optional[str] = ..., vars_name: _Optional[_Iterable[str]] = ..., float64: _Optional[float] = ..., scalar: _Optional[_Union[Scalar, _Mapping]] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ...) -> None: ...
     class Var(_message.Message):
         __slots__ = ("parameter", "arguments")
         PARAMETER_FIELD_NUMBER: _ClassVar[int]

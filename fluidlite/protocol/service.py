@@ -8,11 +8,14 @@ from typing import Protocol, TypeAlias, TypeVar
 from fluidlite.protocol.messages import (
     CommitReply,
     Decision,
+    Declared,
+    Gradient,
     Identity,
     PullReply,
     PullRequest,
     Push,
     Registration,
+    Use,
     Value,
     Welcome,
 )
@@ -46,6 +49,14 @@ class Service(Protocol):
 
     def decide(self, decision: Decision) -> Pending[CommitReply]:
         """What became of an accepted step; of one that counts, the answer is that of its commit."""
+        ...
+
+    def offered(self, name: str, use: Use) -> Declared:
+        """What a trainer could declare of a variable to match this server."""
+        ...
+
+    def check_gradients(self, identity: Identity, gradients: Sequence[Gradient]) -> None:
+        """Whether a step may hold these; changes nothing."""
         ...
 
     def assign(self, identity: Identity, name: str, value: Value) -> None:

@@ -153,24 +153,25 @@ class Catalog:
             raise RequestRefusedError(f"variable {name!r} holds {type(value).__name__}, not an array; ask for its rows")
         return array
 
+    def offered(self, name: str, use: Use) -> Declared:
+        """What a trainer could declare of a variable to match it; RequestRefusedError for an unknown name."""
+        if use is Use.ROWS:
+            lookup = self.lookup(name)
+            return Declared(name, use, lookup.dtype, (lookup.width,))
+        if use is Use.DENSE:
+            array = self.dense(name)
+            return Declared(name, use, array.dtype.name, array.shape)
+        spec = self.gradient(name)
+        return Declared(name, use, spec.dtype, spec.shape[1:] if use is Use.ROW_GRADIENT else spec.shape)
+
     def _mismatch(self, item: Declared) -> str:
         try:
-            shape, dtype = self._offered(item)
+            here = self.offered(item.name, item.use)
         except RequestRefusedError as error:
             return str(error)
-        if dtype == item.dtype and _fits(item.shape, shape):
+        if here.dtype == item.dtype and _fits(item.shape, here.shape):
             return ""
-        return f"{item.name!r} is {list(shape)} {dtype} here, not {list(item.shape)} {item.dtype}"
-
-    def _offered(self, item: Declared) -> tuple[tuple[int, ...], str]:
-        if item.use is Use.ROWS:
-            lookup = self.lookup(item.name)
-            return (lookup.width,), lookup.dtype
-        if item.use is Use.DENSE:
-            array = self.dense(item.name)
-            return array.shape, array.dtype.name
-        spec = self.gradient(item.name)
-        return spec.shape[1:] if item.use is Use.ROW_GRADIENT else spec.shape, spec.dtype
+        return f"{item.name!r} is {list(here.shape)} {here.dtype} here, not {list(item.shape)} {item.dtype}"
 
     def _blocks(self, listen: Operator, attr: str) -> Iterator[tuple[str, Block]]:
         for name, index in _pairs(listen, attr):

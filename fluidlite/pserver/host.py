@@ -20,7 +20,7 @@ from fluidlite.dtypes import Array
 from fluidlite.errors import DtypeError, OutOfRangeError, ProgramError, RequestRefusedError, ShapeError, TableError
 from fluidlite.ops import registry
 from fluidlite.ops.modes import Mode, Settings
-from fluidlite.protocol.messages import Declared, DenseRequest, Gradient, PullRequest, RowRequest, Value
+from fluidlite.protocol.messages import Declared, DenseRequest, Gradient, PullRequest, RowRequest, Use, Value
 from fluidlite.pserver.catalog import MAX_TRAINERS, Catalog, GradientSpec, LookupSpec, block_of, check_program, is_rows
 from fluidlite.pserver.finite import NanPolicy
 from fluidlite.pserver.keeper import Keeper
@@ -91,6 +91,9 @@ class Host:
 
     def check_declared(self, declared: Sequence[Declared]) -> None:
         self._catalog.check_declared(declared)
+
+    def offered(self, name: str, use: Use) -> Declared:
+        return self._catalog.offered(name, use)
 
     def check_step(
         self,

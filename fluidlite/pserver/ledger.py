@@ -24,7 +24,7 @@ from fluidlite.protocol.events import (
     Settled,
     Stepped,
 )
-from fluidlite.protocol.messages import Declared, Gradient, Identity, PullRequest, Push, Value
+from fluidlite.protocol.messages import Declared, Gradient, Identity, PullRequest, Push, Use, Value
 from fluidlite.pserver.buffer import Buffer, Contribution
 from fluidlite.pserver.members import Members
 from fluidlite.pserver.policy import Policy, Rendezvous, Round, Step
@@ -43,6 +43,10 @@ class Store(Protocol):
 
     def check_declared(self, declared: Sequence[Declared]) -> None:
         """Refuse a trainer that will ask for, or send, what is not here."""
+        ...
+
+    def offered(self, name: str, use: Use) -> Declared:
+        """What a trainer could declare of a variable to match what is here."""
         ...
 
     def check_step(

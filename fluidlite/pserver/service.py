@@ -18,6 +18,8 @@ from fluidlite.protocol.messages import (
     READER,
     CommitReply,
     Decision,
+    Declared,
+    Gradient,
     Identity,
     PullReply,
     PullRequest,
@@ -25,6 +27,7 @@ from fluidlite.protocol.messages import (
     Registration,
     RowRequest,
     TableRequest,
+    Use,
     Value,
     Welcome,
 )
@@ -208,6 +211,12 @@ class PServer:
             return CommitReply(version)
 
         return answer
+
+    def offered(self, name: str, use: Use) -> Declared:
+        return self._store.offered(name, use)
+
+    def check_gradients(self, identity: Identity, gradients: Sequence[Gradient]) -> None:
+        self._store.check_step(gradients, (), identity.trainer)
 
     def assign(self, identity: Identity, name: str, value: Value) -> None:
         with self._changed:

@@ -52,6 +52,9 @@ class _Buffer(Generic[T]):
             error, self._error = self._error, None
         raise StopIteration if error is None else error
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def peek(self) -> T | None:
         with self._changed:
             return self._items[0] if self._items else None
@@ -83,6 +86,10 @@ class Background(Generic[T]):
 
     def __next__(self) -> T:
         return self._buffer.take()
+
+    def ready(self) -> int:
+        """How many items are there already."""
+        return len(self._buffer)
 
     def peek(self) -> T | None:
         """The item that `next` will return if it is there already, else None; waits for nothing."""

@@ -70,6 +70,14 @@ class Columns:
         ends = self.ends[:, slot]
         return self.values[slot][ends[0] : ends[-1]], ends - ends[0]
 
+    def with_slot(self, slot: int, other: Columns) -> Columns:
+        """The same lines, but for one slot, whose values are those of as many ``other`` lines."""
+        mine = self.take(np.arange(len(self)))
+        values = [other.values[at] if at == slot else column for at, column in enumerate(mine.values)]
+        ends = mine.ends.copy()
+        ends[:, slot] = other.ends[:, slot]
+        return Columns(values, ends)
+
     def take(self, lines: Array) -> Columns:
         """The lines (m,) int64 of these numbers, copied."""
         starts = self.ends[lines]

@@ -11,6 +11,7 @@ _MAX_MESSAGE: Final = 64 << 20
 _STREAMS: Final = 32
 _VANISHED_MS: Final = 30_000
 _SIZES: Final = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.max_send_message_length", _MAX_MESSAGE)]
+_ANY_SIZE: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 def method(verb: str) -> str:
@@ -38,12 +39,13 @@ def client_options(keepalive: float) -> list[tuple[str, int]]:
     ]
 
 
-def server_options() -> list[tuple[str, int]]:
+def server_options(*, whole_messages: bool = False) -> list[tuple[str, int]]:
     """The server takes any number of pings (else gRPC ends connections with "too_many_pings"), and shares its port
     with nobody. It drops a connection whose other end vanished, later than a lease runs out, and takes from each only
-    so many streams at a time that one stranger cannot occupy all of its threads."""
+    so many streams at a time that one stranger cannot occupy all of its threads. ``whole_messages``: whole variables come in
+    one message (Fluid's own wire), which then has no bound but gRPC's."""
     return [
-        *_SIZES,
+        *(_ANY_SIZE if whole_messages else _SIZES),
         ("grpc.keepalive_time_ms", _VANISHED_MS),
         ("grpc.keepalive_timeout_ms", _VANISHED_MS),
         ("grpc.http2.ping_timeout_ms", _VANISHED_MS),

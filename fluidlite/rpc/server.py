@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
-from fluidlite.errors import AddressInUseError, RemoteError
+from fluidlite.errors import AddressInUseError, RemoteError, RequestRefusedError
 from fluidlite.proto_gen import pserver_pb2 as pb
 from fluidlite.protocol import encode
-from fluidlite.protocol.messages import Decision, Identity, RowRequest
+from fluidlite.protocol.messages import READER, Decision, Identity, RowRequest
 from fluidlite.protocol.packet import Packet
 from fluidlite.protocol.service import Service
+from fluidlite.rpc.fluid_server import FluidHandlers
+from fluidlite.rpc.fluid_session import FluidSession
 from fluidlite.rpc.library import grpc
 from fluidlite.rpc.options import SERVICE, server_options
 from fluidlite.rpc.signatures import KnownLists
@@ -35,11 +37,15 @@ _BIND_PAUSE: Final = 0.5
 
 
 class Handlers:
-    """One handler per verb over a service; whatever a verb raises travels as an outcome, so no call stays unanswered."""
+    """One handler per verb over a service; whatever a verb raises travels as an outcome, so no call stays unanswered.
 
-    def __init__(self, service: Service, endpoint: str) -> None:
+    ``readers_only``: nobody trains this way, for the trainers of this server speak another.
+    """
+
+    def __init__(self, service: Service, endpoint: str, *, readers_only: bool = False) -> None:
         self._service = service
         self._endpoint = endpoint
+        self._readers_only = readers_only
         self._signed = KnownLists()
         self._beating: Counter[Identity] = Counter()
         self._lock = threading.Lock()
@@ -58,7 +64,12 @@ class Handlers:
         }
 
     def register(self, request: bytes) -> bytes:
-        return encode.encode_welcome(self._service.register(encode.decode_registration(request)))
+        registration = encode.decode_registration(request)
+        if self._readers_only and registration.identity.trainer != READER:
+            raise RequestRefusedError(
+                "the trainers of this server speak Fluid's own wire; transpile this one with wire='fluid', too, or none"
+            )
+        return encode.encode_welcome(self._service.register(registration))
 
     def pull(self, transfer: Transfer) -> Packet:
         identity, requests = encode.decode_pull(*transfer, self._endpoint)
@@ -164,9 +175,20 @@ def _streaming(
 
 
 class GrpcServer:
-    """A service listening at an endpoint. Port 0 takes a free one; ``endpoint`` says which."""
+    """A service listening at an endpoint. Port 0 takes a free one; ``endpoint`` says which.
 
-    def __init__(self, service: Service, endpoint: str, *, trainers: int, bind_within: float = 3.0) -> None:
+    ``fluid_job``: trainers of this job may speak Fluid's own wire (docs/fluid_wire.md); None: nobody may.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        endpoint: str,
+        *,
+        trainers: int,
+        bind_within: float = 3.0,
+        fluid_job: str | None = None,
+    ) -> None:
         keep_freed_memory()
         share_one_arena()
         # Per trainer the streams of heartbeats, pulls and pushes and a barrier or assignment hold a thread each, and
@@ -174,11 +196,14 @@ class GrpcServer:
         # than trainers need, so that they go on beside streams that somebody left half open.
         workers = ThreadPoolExecutor(max_workers=8 * trainers + 1024, thread_name_prefix="pserver")
         self._service = service
-        self._server = grpc.server(workers, options=server_options())
+        self._server = grpc.server(workers, options=server_options(whole_messages=fluid_job is not None))
         self._workers = workers
         self.endpoint = _bind(self._server, endpoint, bind_within)
-        handlers = Handlers(service, self.endpoint).table()
+        handlers = Handlers(service, self.endpoint, readers_only=fluid_job is not None).table()
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        if fluid_job is not None:
+            fluid = FluidHandlers(FluidSession(service, self.endpoint, trainers, fluid_job))
+            self._server.add_generic_rpc_handlers((fluid.grpc_handler(),))
         self._server.start()
 
     def wait(self) -> None:
@@ -197,12 +222,20 @@ class GrpcServer:
         self._service.close()
 
 
-def serve(service: Service, endpoint: str, *, trainers: int, on_bound: Callable[[str], None] | None = None) -> None:
+def serve(
+    service: Service,
+    endpoint: str,
+    *,
+    trainers: int,
+    on_bound: Callable[[str], None] | None = None,
+    fluid_job: str | None = None,
+) -> None:
     """Listen at ``endpoint`` (``host:port``) until the service ends, or SIGTERM or SIGINT ask for it.
 
     ``on_bound`` gets the real endpoint once clients can connect. Raises AddressInUseError for a port that is taken.
+    ``fluid_job``: as in `GrpcServer`.
     """
-    server = GrpcServer(service, endpoint, trainers=trainers)
+    server = GrpcServer(service, endpoint, trainers=trainers, fluid_job=fluid_job)
     log.info("pserver listens at %s", server.endpoint)
     try:
         if on_bound is not None:

@@ -50,7 +50,9 @@ def _asks_by_feed(program: Program) -> tuple[list[int], list[int]]:
     pulls: list[int] = []
     for position, op in enumerate(ops):
         inputs = list(op.input_arguments())
-        if not inputs or not known.issuperset(inputs):
+        if op.type == "read":  # a loader feeds what it fills
+            known.update(op.output_arguments())
+        elif not inputs or not known.issuperset(inputs):
             known.difference_update(op.output_arguments())
         elif registry.get(op.type).pull is not None:
             pulls.append(position)

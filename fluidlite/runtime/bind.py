@@ -123,7 +123,7 @@ def _source(ctx: KernelContext, arg: registry.Argument) -> tuple[str, str, list[
 
 def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> bool:
     """Whether an op runs when nothing wrote a variable that it names: a gradient, a temporary in a list, and, where it
-    need not name one, what is no tensor (the holder of feeds).
+    need not name one, what is no tensor (the holder of feeds) and a state that it starts itself.
 
     Never data nor a parameter: the op would go on without what was not fed or initialised.
     """
@@ -132,7 +132,8 @@ def _may_be_absent(ctx: KernelContext, arg: registry.Argument, name: str) -> boo
         return False
     if arg.name.endswith("@GRAD") or (arg.many and not (var is not None and var.persistable)):
         return True
-    return arg.optional and (var is None or var.kind is not VarKind.LOD_TENSOR)
+    starts_it = name in ctx.op.output_arguments()
+    return arg.optional and (var is None or var.kind is not VarKind.LOD_TENSOR or starts_it)
 
 
 def _advice(ctx: KernelContext, name: str) -> str:

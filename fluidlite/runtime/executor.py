@@ -7,7 +7,7 @@ import difflib
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -49,12 +49,19 @@ class ExecutorCore:
     """Compiles and runs `core.ir` programs. The front end's Executor adds Variables and default programs.
 
     ``passes``: the fusion passes that rewrite a copy of a program before it is compiled. ``in_place``: whether its steps
-    may compute in the memory of what dies with them.
+    may compute in the memory of what dies with them. ``translate``: gives the form in which a program runs here, of the same
+    variables (of programs that others made).
     """
 
     def __init__(
-        self, ports: Ports | None = None, passes: Sequence[Pass] | None = None, *, in_place: bool | None = None
+        self,
+        ports: Ports | None = None,
+        passes: Sequence[Pass] | None = None,
+        *,
+        in_place: bool | None = None,
+        translate: Callable[[Program], Program] | None = None,
     ) -> None:
+        self._translate = translate if translate is not None else _as_it_is
         self._ports = ports
         self._in_place = in_place_chosen(in_place)
         self._passes = chosen() if passes is None else passes
@@ -119,7 +126,7 @@ class ExecutorCore:
         """How many steps of this trainer count on the servers; the next run of ``program`` is numbered behind them."""
         if self._ports is None:
             return 0
-        self._ports.prepare(program)
+        self._ports.prepare(self._translate(program))
         steps = self._ports.resume()
         with self._lock:
             self._runs[program.uid] = itertools.count(steps)
@@ -148,7 +155,8 @@ class ExecutorCore:
             _put_last(self._plans, program.uid, plans, _PROGRAMS)
             plan = plans.by_fetch.pop(key, None)
             if plan is None:
-                fused = fuse(program, key, self._passes) if self._passes else program
+                form = self._translate(program)
+                fused = fuse(form, key, self._passes) if self._passes else form
                 plan = Plan(fused, self._ports, runs=self._runs[program.uid], in_place=self._in_place)
             _put_last(plans.by_fetch, key, plan, _FETCHES)
             return plan
@@ -181,6 +189,10 @@ class ExecutorCore:
         self._closed = True
 
 
+def _as_it_is(program: Program) -> Program:
+    return program
+
+
 def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
     """Keep a value as the most recently used one; the least recently used one goes where there are too many."""
     kept[key] = value
@@ -196,7 +208,8 @@ def check_feed(program: Program, feed: Mapping[str, Any]) -> dict[str, Any]:
         if var is None:
             known = ", ".join(n for n, v in program.root.vars.items() if v.is_data) or "none"
             raise FeedError(f"cannot feed {name!r}: the program has no such variable; its data variables: {known}")
-        feeds[name] = checked(name, value, var.dtype, var.shape, var.lod_level)
+        exact = var.need_check_feed or not var.is_data
+        feeds[name] = checked(name, value, var.dtype, var.shape, var.lod_level, exact=exact)
     return feeds
 
 

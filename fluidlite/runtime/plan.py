@@ -22,6 +22,7 @@ from fluidlite.runtime import fast, profile, schedule
 from fluidlite.runtime.bind import bind, bind_pulls
 from fluidlite.runtime.env import Env, Step
 from fluidlite.runtime.in_place import chosen
+from fluidlite.runtime.private import unshadowed
 from fluidlite.runtime.scope import Scope
 
 
@@ -53,6 +54,9 @@ class Plan:
         plain: bool = False,
         in_place: bool | None = None,
     ) -> None:
+        if ports is not None:
+            ports.prepare(program)
+        program = unshadowed(program)
         self.program = program
         self.run_state = RunState()
         self.persistable = frozenset(name for b in program.blocks for name, var in b.vars.items() if var.persistable)
@@ -63,8 +67,6 @@ class Plan:
         self._blocks: dict[int, Compiled] = {}
         self._runs = runs if runs is not None else itertools.count()
         self._block = block
-        if ports is not None:
-            ports.prepare(program)
         for b in program.blocks if block == 0 else [program.blocks[block]]:
             self._compiled(b.idx)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Final, NamedTuple, Protocol
 
-from fluidlite.errors import FluidliteError
+from fluidlite.errors import FluidliteError, SettingError
 from fluidlite.runtime.env import Env, Step
 
 
@@ -40,6 +41,16 @@ class Total(NamedTuple):
     @property
     def mean(self) -> float:
         return self.seconds / self.calls
+
+
+#: what `stop_profiler` sorts by, besides the first one that was run: largest first, but for the shortest run
+_ORDERS: Final[dict[str, Callable[[Sequence[int]], float]]] = {
+    "calls": lambda spent: -len(spent),
+    "total": lambda spent: -sum(spent),
+    "max": lambda spent: -max(spent),
+    "min": min,
+    "ave": lambda spent: -sum(spent) / len(spent),
+}
 
 
 class Transport(Protocol):
@@ -87,19 +98,19 @@ class Profile:
 
         return run
 
-    def totals(self) -> list[Total]:
-        """One entry per op type, the most time first."""
-        sums: dict[str, tuple[int, int]] = {}
+    def totals(self, sorted_key: str | None = "total") -> list[Total]:
+        """One entry per op type, by default the most time first; ``sorted_key`` as in `stop_profiler`."""
+        spent: dict[str, list[int]] = {}
         for event in self.events:
-            calls, spent = sums.get(event.op_type, (0, 0))
-            sums[event.op_type] = calls + 1, spent + event.end - event.start
-        found = [Total(op_type, calls, spent / 1e9) for op_type, (calls, spent) in sums.items()]
-        return sorted(found, key=lambda total: (-total.seconds, total.op_type))
+            spent.setdefault(event.op_type, []).append(event.end - event.start)
+        found = [Total(op_type, len(times), sum(times) / 1e9) for op_type, times in spent.items()]
+        order = _ORDERS.get(sorted_key or "")
+        return sorted(found, key=lambda total: (order(spent[total.op_type]), total.op_type)) if order else found
 
-    def table(self) -> str:
+    def table(self, sorted_key: str | None = "total") -> str:
         """The totals as text: op type, calls, total milliseconds, mean microseconds, share. Below, if anything travelled:
         verb, kilobytes sent and received, the same per run."""
-        totals = self.totals()
+        totals = self.totals(sorted_key)
         whole = sum(total.seconds for total in totals) or 1.0
         width = max([len("op"), *(len(total.op_type) for total in totals)])
         lines = [f"{'op':<{width}}  {'calls':>8}  {'total ms':>10}  {'mean us':>10}  {'share':>6}"]
@@ -163,3 +174,61 @@ def profile(trace: str | Path | None = None) -> Iterator[Profile]:
         _active.remove(report)
         if trace is not None:
             report.save_trace(trace)
+
+
+# Fluid's names, used by scripts.
+_STATES: Final = ("CPU", "GPU", "All")
+
+
+def start_profiler(state: str, tracer_option: str = "Default") -> None:
+    """Record every op that executors run, until `stop_profiler`; nothing when that is being done already.
+
+    ``state``: "CPU", "GPU" or "All", which are the same here, as are all of ``tracer_option``. FluidliteError (a
+    ValueError) for others.
+    """
+    if state not in _STATES:
+        raise SettingError(f"the state of the profiler must be one of {', '.join(_STATES)}, not {state!r}")
+    if not _active:
+        _active.append(Profile())
+
+
+def stop_profiler(sorted_key: str | None = None, profile_path: str = "/tmp/profile") -> None:  # noqa: S108 (Fluid's)
+    """Print what was recorded, a line per op type, and write its Chrome trace to ``profile_path``; nothing when nothing is
+    being recorded.
+
+    ``sorted_key``: "calls", "total", "max", "min" or "ave"; None or "default": the order in which ops were first run.
+    """
+    if sorted_key not in (None, "default", *_ORDERS):
+        raise SettingError(f"sorted_key must be None, default, {', '.join(_ORDERS)}, not {sorted_key!r}")
+    if _active:
+        report = _active.pop()
+        print(report.table(sorted_key))
+        report.save_trace(profile_path)
+
+
+def reset_profiler() -> None:
+    """Forget what was recorded so far."""
+    for report in _active:
+        report.events.clear()
+
+
+@contextmanager
+def profiler(
+    state: str,
+    sorted_key: str | None = None,
+    profile_path: str = "/tmp/profile",  # noqa: S108 (Fluid's)
+    tracer_option: str = "Default",
+) -> Iterator[None]:
+    """`start_profiler` and `stop_profiler` around the ``with``."""
+    start_profiler(state, tracer_option)
+    try:
+        yield
+    finally:
+        stop_profiler(sorted_key, profile_path)
+
+
+@contextmanager
+def cuda_profiler(output_file: str, output_mode: str | None = None, config: object = None) -> Iterator[None]:
+    """Nothing but a warning: there is no GPU; use `profiler`."""
+    warnings.warn("cuda_profiler: fluidlite has no GPU; use profiler", UserWarning, stacklevel=3)
+    yield

@@ -9,6 +9,8 @@ from fluidlite import framework
 from fluidlite.core import edit
 from fluidlite.errors import TranspileError
 from fluidlite.ops.keeping import Keeping
+from fluidlite.ops.modes import Wire
+from fluidlite.transpiler.fluid_wire import of_environment
 from fluidlite.transpiler.modes import asked_for
 from fluidlite.transpiler.passes.lookups import lower_lookups
 from fluidlite.transpiler.pipeline import pserver_passes, run_passes, trainer_passes
@@ -45,7 +47,9 @@ class DistributeTranspilerConfig:
 
     ``two_phase_commit``: of several servers each accepts a step before it counts on any, so one that is refused by one
     counts on none; off, it takes a message less. What servers keep on disk: ``checkpoint_dir`` and its kin, ``log_dir`` and its kin, see `ops.keeping.Keeping` and
-    docs/fault_tolerance.md. ``runtime_split_send_recv`` (async only), ``print_log`` and ``wait_port`` change
+    docs/fault_tolerance.md. ``wire`` "fluid": trainers and servers speak Fluid's own messages, so that processes of Fluid 1.8
+    can take part; parameters are cut and placed as Fluid does (docs/fluid_wire.md); empty: what ``FLUIDLITE_WIRE`` says, else our
+    own. ``runtime_split_send_recv`` (async only), ``print_log`` and ``wait_port`` change
     nothing: gradients are always cut by ops of the program, and a trainer's first message waits for its servers.
     """
 
@@ -80,6 +84,7 @@ class DistributeTranspilerConfig:
     log_dir: str = ""
     log_fsync: bool = False
     log_limit: int = 256
+    wire: str = ""
     print_log: bool = False
     wait_port: bool = True
 
@@ -97,9 +102,21 @@ class DistributeTranspilerConfig:
             two_phase=self.two_phase_commit,
             keeping=Keeping(**{field.name: getattr(self, field.name) for field in fields(Keeping)}),
             geo_every=self.geo_sgd_need_push_nums,
-            contradictions=asked.refusals,
+            wire=_wire(self.wire or of_environment(), asked.settings.rounds),
+            contradictions=(*asked.refusals, *_unknown_wire(self.wire)),
             other_mode="" if self.mode == "pserver" else f"mode={self.mode!r}",
         )
+
+
+def _wire(asked: str, rounds: bool) -> Wire:
+    if asked != Wire.FLUID:
+        return Wire.OWN
+    return Wire.FLUID if rounds else Wire.FLUID_ASYNC
+
+
+def _unknown_wire(asked: str) -> tuple[str, ...]:
+    known = asked in (Wire.OWN, Wire.FLUID)
+    return () if known else (f"wire must be 'fluid' (Fluid's own messages) or '' (ours), not {asked!r}",)
 
 
 class DistributeTranspiler:

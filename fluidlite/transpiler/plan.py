@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fluidlite.core import names
 from fluidlite.core.ir import Program
 from fluidlite.ops.keeping import Keeping
-from fluidlite.ops.modes import Settings
+from fluidlite.ops.modes import Settings, Wire
 from fluidlite.transpiler.placement import Dispatcher, RoundRobin
 
 
@@ -40,7 +40,8 @@ class Options:
     ``dense_on_trainer``: they are not; the only trainer keeps them. ``rows_wire_dtype``, ``gradients_wire_dtype``: in
     which rows, and gradients of rows, travel ("": as they are). ``keeping``: what servers keep on disk. ``two_phase``: a step
     counts on several servers once all have accepted it. ``training``: how pushes count; an asynchronous cluster
-    makes sync async. ``geo_every``: steps from one exchange to the next in geo mode. ``contradictions`` and ``other_mode``: what else was asked for and is refused.
+    makes sync async. ``geo_every``: steps from one exchange to the next in geo mode. ``wire``: what trainers and servers speak; with Fluid's,
+    everything is cut and placed as Fluid does. ``contradictions`` and ``other_mode``: what else was asked for and is refused.
     """
 
     slice_var_up: bool = True
@@ -53,6 +54,7 @@ class Options:
     keeping: Keeping = field(default_factory=Keeping)
     two_phase: bool = True
     geo_every: int = 100
+    wire: Wire = Wire.OWN
     contradictions: tuple[str, ...] = ()
     other_mode: str = ""
 
@@ -194,7 +196,7 @@ class Plan:
     updates itself. ``shared``: variables that every server holds (learning rates, schedule counters). ``server_only``:
     variables that the trainer no longer needs. ``endpoint`` is the server that pserver passes make the program of, see
     `at`. ``rows_wire_dtype``, ``gradients_wire_dtype``, ``training``, ``keeping``,
-    ``two_phase``: see `Options`.
+    ``two_phase``, ``wire``: see `Options`.
     ``geo``: how trainers exchange, in geo mode.
     """
 
@@ -212,11 +214,17 @@ class Plan:
     keeping: Keeping = field(default_factory=Keeping)
     two_phase: bool = True
     geo: Geo | None = None
+    wire: Wire = Wire.OWN
 
     @property
     def averages(self) -> bool:
         """Whether a step of the servers takes the mean, or the sum, of several gradients."""
         return self.training.rounds and (self.cluster.trainers > 1 or not self.training.distinct_trainers)
+
+    @property
+    def wire_attrs(self) -> dict[str, str]:
+        """What ops that speak to others say of the wire; nothing where it is ours."""
+        return {"wire": str(self.wire)} if self.wire else {}
 
     def at(self, endpoint: str) -> Plan:
         """The same plan, seen by one server."""

@@ -12,7 +12,7 @@ from fluidlite.dtypes import numpy_dtype
 from fluidlite.errors import TranspileError
 from fluidlite.ops import registry
 from fluidlite.ops.modes import Mode
-from fluidlite.transpiler import checks, geo
+from fluidlite.transpiler import checks, fluid_wire, geo
 from fluidlite.transpiler.analysis import (
     LOOKUP_GRADS,
     LOOKUPS,
@@ -66,6 +66,7 @@ def make_plan(main: Program, startup: Program, cluster: Cluster, options: Option
     if is_geo:
         plan = geo.as_geo(plan, options.geo_every)
         _raise_all(geo.refusals(main, startup, options, plan))
+    _raise_all(fluid_wire.refusals(main, options, cluster, plan, schedule))
     _raise_all([*checks.derived_names(main, plan), *checks.training(main, plan, updates)])
     return plan
 
@@ -104,6 +105,7 @@ def _plan(
         training=options.training,
         keeping=options.keeping,
         two_phase=options.two_phase,
+        wire=options.wire,
         notes=(
             *_update_notes(main, updates),
             *_param_notes(main, updates, copied, on_trainer),
@@ -186,13 +188,17 @@ def _spread(main: Program, drafts: Sequence[_Draft], cluster: Cluster, options: 
         for draft in drafts
         for index, (_, rows) in enumerate(draft.cuts)
     ]
-    servers = place(
-        [name for name, _ in pieces],
-        [size for _, size in pieces],
-        len(cluster.endpoints),
-        options.dispatcher,
-        slack=4 * options.min_block_size,
-    )
+    if options.wire:
+        counts = [len(draft.cuts) for draft in drafts]
+        servers = fluid_wire.place_as_fluid(counts, len(cluster.endpoints), options, main.random_seed)
+    else:
+        servers = place(
+            [name for name, _ in pieces],
+            [size for _, size in pieces],
+            len(cluster.endpoints),
+            options.dispatcher,
+            slack=4 * options.min_block_size,
+        )
     endpoints = iter([cluster.endpoints[server] for server in servers])
     return tuple(_dense(main, draft, endpoints) for draft in drafts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from fluidlite.errors import DtypeError, FeedError
 from fluidlite.values.lod import LoDTensor, check_lod
 
 
-def checked(name: str, value: Any, dtype: str, shape: tuple[int, ...] | None, lod_level: int) -> Array | LoDTensor:
+def checked(
+    name: str, value: Any, dtype: str, shape: tuple[int, ...] | None, lod_level: int, *, exact: bool = True
+) -> Array | LoDTensor:
     """The value of variable ``name``: a LoDTensor where it has LoD, else an array. ``shape``: -1 fits any size, None any
-    shape.
+    shape. Not ``exact``, as for ``layers.data``: only the rows count, any number of them fits, and rows of as many numbers
+    in another form (labels of shape [N] for [N, 1]) take the declared one.
 
     Raises FeedError for another dtype, rank or size, and for levels of LoD that are missing; ShapeError for LoD that does
     not fit the rows.
@@ -26,7 +30,8 @@ def checked(name: str, value: Any, dtype: str, shape: tuple[int, ...] | None, lo
     if array.dtype != wanted:
         array = _converted(name, array, wanted)
     if shape is not None:
-        check_shape(name, array, shape)
+        array = array if exact else _in_rank(array, shape[1:])
+        check_shape(name, array, shape if exact else any_batch(shape) or ())
     if lod_level and len(lod) < lod_level:
         raise FeedError(
             f"{name!r} has lod_level {lod_level} but the fed value has {len(lod)} levels of LoD; use fluid.create_lod_tensor"
@@ -35,6 +40,18 @@ def checked(name: str, value: Any, dtype: str, shape: tuple[int, ...] | None, lo
         check_lod(lod, len(array), f"the feed of {name!r}")
         return LoDTensor(array, lod)
     return array
+
+
+def any_batch(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The shape of a variable of which only the rows count, as ``layers.data`` declares it: any number of them fits."""
+    return (-1, *shape[1:]) if shape else shape
+
+
+def _in_rank(array: Array, row: tuple[int, ...]) -> Array:
+    """The array, in the declared form where it has another rank and its rows have as many numbers."""
+    if array.ndim in (0, len(row) + 1) or min(row, default=0) < 0 or array.size != len(array) * math.prod(row):
+        return array
+    return array.reshape(len(array), *row)
 
 
 def check_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:

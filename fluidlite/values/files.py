@@ -45,21 +45,28 @@ def save(path: Path, values: Mapping[str, Any], *, overwrite: bool = True, as_fp
     if not overwrite and path.exists():
         raise ProgramError(f"{path} exists and must not be overwritten")
     with replacing(path) as stream:
-        for name, value in values.items():
-            kept = saved_form(name, value)
-            records.write(stream, _as_fp16(kept) if as_fp16 else kept)
+        write(stream, values, as_fp16=as_fp16)
+
+
+def write(stream: BufferedIOBase, values: Mapping[str, Any], *, as_fp16: bool = False) -> None:
+    """Write the values to an open file, in the order given."""
+    for name, value in values.items():
+        kept = saved_form(name, value)
+        records.write(stream, _as_fp16(kept) if as_fp16 else kept)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BufferedIOBase]:
     """A file to write, which takes the place of ``path`` once it is whole: an error, or the end of the process, leaves
-    what was there before. Makes the folder."""
+    what was there before. Makes the folder. A pipe or a device stays, and is written to."""
     unfinished = path.with_name(f".{path.name[:_NAME_ROOM]}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as stream:
+        special = path.exists() and not path.is_file() and not path.is_dir()
+        with (path if special else unfinished).open("wb") as stream:
             yield stream
-        unfinished.replace(path)
+        if not special:
+            unfinished.replace(path)
     except OSError as error:
         raise UnwritableFileError(f"cannot write {path}: {error}") from error
     finally:
@@ -90,13 +97,18 @@ def load_slice(path: Path, name: str, first: int, shape: tuple[int, ...]) -> Arr
 
 def load_all(path: Path, names: Sequence[str], rows: Sequence[bool], *, as_fp16: bool = False) -> list[Saved]:
     """The values of a combined file; ``rows`` says which are SelectedRows. The file must hold exactly these."""
-    values: list[Saved] = []
     with opened(path, f"{len(names)} variables") as stream:
-        for name, is_rows in zip(names, rows, strict=True):
-            read = records.read_selected_rows if is_rows else records.read_tensor
-            value = read(stream, f"{path} (variable {name!r})")
-            values.append(_as_fp16(value) if as_fp16 else value)
-        records.check_end(stream, str(path))
+        values = read_all(stream, str(path), names, rows)
+    return [_as_fp16(value) for value in values] if as_fp16 else values
+
+
+def read_all(stream: BufferedIOBase, source: str, names: Sequence[str], rows: Sequence[bool]) -> list[Saved]:
+    """The values of a combined file that is open, which must hold exactly these."""
+    values: list[Saved] = []
+    for name, is_rows in zip(names, rows, strict=True):
+        read = records.read_selected_rows if is_rows else records.read_tensor
+        values.append(read(stream, f"{source} (variable {name!r})"))
+    records.check_end(stream, source)
     return values
 
 

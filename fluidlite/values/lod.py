@@ -16,6 +16,27 @@ from fluidlite.errors import ShapeError
 Lod = tuple[tuple[int, ...], ...]
 
 
+class Offsets(tuple[tuple[int, ...], ...]):
+    """The offsets of a `LoDTensor`, per level. Scripts for Fluid call them: ``tensor.lod()`` is a list of lists."""
+
+    __slots__ = ()
+
+    def __call__(self) -> list[list[int]]:
+        return [list(level) for level in self]
+
+
+_NO_LOD = Offsets()
+#: dtype -> what Fluid prints for it
+_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int64": "int64_t",
+    "int32": "int",
+    "uint8": "uint8_t",
+    "int8": "int8_t",
+}
+
+
 class LoDTensor:
     """An array with LoD.
 
@@ -26,7 +47,7 @@ class LoDTensor:
 
     def __init__(self, array: Array | None = None, lod: Lod = ()) -> None:
         self.array: Array = np.empty((0,), np.float32) if array is None else array
-        self.lod: Lod = lod
+        self.lod: Lod = _offsets(lod) if lod else _NO_LOD
 
     # Fluid's method names, used by scripts.
     def set(self, array: Any, place: object = None) -> None:
@@ -37,17 +58,33 @@ class LoDTensor:
         """The shape as a list."""
         return list(self.array.shape)
 
+    def _get_dims(self) -> list[int]:
+        """The same: scripts that reset the state of a metric ask for it by this name."""
+        return self.shape()
+
     def recursive_sequence_lengths(self) -> list[list[int]]:
         """The lengths per level: offsets (0, 2, 2, 3) are lengths [2, 0, 1]."""
         return [np.diff(level).tolist() for level in self.lod]
 
     def set_recursive_sequence_lengths(self, lengths: Sequence[Sequence[int]]) -> None:
         """Set the LoD from lengths, coarse level first."""
-        self.lod = lod_from_lengths(lengths)
+        self.lod = _offsets(lod_from_lengths(lengths))
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
         """Set the LoD from absolute offsets."""
-        self.lod = _whole(lod, "LoD offsets")
+        self.lod = _offsets(_whole(lod, "LoD offsets"))
+
+    def _dtype(self) -> str:
+        """The dtype's name."""
+        return self.array.dtype.name
+
+    def _get_float_element(self, offset: int) -> float:
+        """An element by its row-major position, as old scripts read a metric: ``acc._get_float_element(0)``."""
+        return float(self.array.flat[offset])
+
+    def _is_initialized(self) -> bool:
+        """Whether it holds anything."""
+        return self.array.size > 0
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
         """Whether the LoD is monotone and ends at the number of rows."""
@@ -60,8 +97,36 @@ class LoDTensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(self.array, dtype=dtype) if not copy else np.array(self.array, dtype=dtype)
 
+    def __getitem__(self, item: Any) -> LoDTensor:
+        """Some elements, without LoD. Every axis stays: ``tensor[0, 1]`` of a matrix has the shape [1, 1]."""
+        position = item if isinstance(item, tuple) else (item,)
+        sizes = self.array.shape
+        parts = [_slice(index, sizes[axis]) if axis < len(sizes) else index for axis, index in enumerate(position)]
+        return LoDTensor(self.array[tuple(parts)])
+
+    def __str__(self) -> str:
+        """As Fluid prints it."""
+        levels = "".join(f"{{{', '.join(map(str, level))}}}" for level in self.lod)
+        numbers = " ".join(f"{item:g}" if self.array.dtype.kind == "f" else str(int(item)) for item in self.array.flat)
+        dims = ", ".join(map(str, self.array.shape))
+        name = _TYPES.get(self.array.dtype.name, self.array.dtype.name)
+        return f"\tlod: {{{levels}}}\n\tdim: {dims}\n\tlayout: NCHW\n\tdtype: {name}\n\tdata: [{numbers}]\n"
+
     def __repr__(self) -> str:
         return f"LoDTensor(shape={self.array.shape}, dtype={self.array.dtype}, lod={self.lod})"
+
+
+def _slice(index: Any, size: int) -> Any:
+    """A position on an axis as a part of it."""
+    if not isinstance(index, (int, np.integer)):
+        return index
+    first = range(size)[index]
+    return slice(first, first + 1)
+
+
+def _offsets(lod: Lod) -> Lod:
+    """As what a tensor holds; what is no tuple stays, and is refused where it is checked."""
+    return Offsets(lod) if isinstance(lod, tuple) else lod
 
 
 def lod_from_lengths(lengths: Sequence[Sequence[int]]) -> Lod:

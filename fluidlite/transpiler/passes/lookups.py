@@ -65,6 +65,7 @@ def prefetch_attrs(plan: Plan, source: RowSource) -> dict[str, Any]:
         "dtype": dtype_number(source.dtype),
         "wire_dtype": plan.rows_wire_dtype or None,
         "height_sections": source.sections,
+        **plan.wire_attrs,
     }
 
 

@@ -17,13 +17,14 @@ def commit_step(program: Program, plan: Plan) -> None:
     """After the last update op: the step is closed on every server, and dense parameters are received."""
     ops = program.root.ops
     position = max(p for p, op in enumerate(ops) if is_optimizer(op) or is_helper(op) or op.type == "send") + 1
-    attrs = {"endpoints": plan.cluster.endpoints, **plan.cluster.trainer_attrs}
+    attrs = {"endpoints": plan.cluster.endpoints, **plan.cluster.trainer_attrs, **plan.wire_attrs}
     if not plan.two_phase:
         attrs["two_phase"] = False
     if plan.training.mode is Mode.HALF_ASYNC:
         attrs |= {"half_async": True, "max_merge_var_num": plan.training.max_merge_var_num}
     barrier = make_op("commit_step", "send_barrier", {}, {}, OpRole.RPC, attrs)
-    for offset, op in enumerate([barrier, *_receive(program, plan, "commit_step")]):
+    received, joined = _receive(program, plan, "commit_step", paired=True)
+    for offset, op in enumerate([barrier, *received, *joined]):
         edit.insert_op(program, program.root, position + offset, op)
 
 
@@ -64,24 +65,27 @@ def receive_parameters(program: Program, plan: Plan) -> None:
     _drop_writers(program, replaced)
     kept = [p for p, op in enumerate(program.root.ops) if replaced.intersection(op.output_arguments())]
     position = max(kept, default=-1) + 1
-    attrs = {"endpoints": plan.cluster.endpoints, "trainer_id": plan.cluster.trainer_id}
+    attrs = {"endpoints": plan.cluster.endpoints, "trainer_id": plan.cluster.trainer_id, **plan.wire_attrs}
     met = make_op("receive_parameters", "fetch_barrier", {}, {}, OpRole.RPC, attrs)
-    for offset, op in enumerate([*_receive(program, plan, "receive_parameters"), met]):
+    received, joined = _receive(program, plan, "receive_parameters")
+    for offset, op in enumerate([*received, met, *joined]):
         edit.insert_op(program, program.root, position + offset, op)
 
 
-def _receive(program: Program, plan: Plan, by: str) -> list[Operator]:
-    """One recv per dense parameter, and the concat of its slices."""
-    ops = []
+def _receive(program: Program, plan: Plan, by: str, *, paired: bool = False) -> tuple[list[Operator], list[Operator]]:
+    """One recv per dense parameter, ``paired`` with its gradient, and the concats of slices."""
+    received, joined = [], []
     for param in plan.received:
-        attrs = {**plan.cluster.trainer_attrs, "epmap": param.endpoints, "varnames": param.parts}
-        ops.append(make_op(by, "recv", {}, {"Out": list(param.parts)}, OpRole.RPC, attrs))
+        attrs = {**plan.cluster.trainer_attrs, "epmap": param.endpoints, "varnames": param.parts, **plan.wire_attrs}
+        if paired:
+            attrs["op_role_var"] = (param.name, param.gradient)
+        received.append(make_op(by, "recv", {}, {"Out": list(param.parts)}, OpRole.RPC, attrs))
         if len(param.slices) > 1:
             for name, part in zip(param.parts, param.slices, strict=True):
                 declare(program, program.root, name, (part.rows, *param.shape[1:]), param.dtype)
             join = make_op(by, "concat", {"X": list(param.parts)}, {"Out": [param.name]}, OpRole.DIST, {"axis": 0})
-            ops.append(join)
-    return ops
+            joined.append(join)
+    return received, joined
 
 
 def _drop_writers(program: Program, replaced: set[str]) -> None:

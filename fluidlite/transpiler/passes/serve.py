@@ -41,6 +41,7 @@ def listen(program: Program, plan: Plan) -> None:
         "Fanin": plan.cluster.trainers,
         **plan.training.attributes(),
         **plan.keeping.attributes(),
+        **plan.wire_attrs,
         "optimize_blocks": [block.idx for _, block in moved],
         "grad_to_block_id": [f"{unit.names[unit.gradient]}:{block.idx}" for unit, block in moved],
         "sparse_grad_to_param": [

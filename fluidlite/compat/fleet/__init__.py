@@ -1,0 +1,1 @@
+"""``paddle.fluid.incubate.fleet`` and ``paddle.distributed.fleet`` over fluidlite's transpiler: parameter servers by role."""

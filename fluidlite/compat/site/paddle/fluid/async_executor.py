@@ -1,0 +1,3 @@
+"""``paddle.fluid.async_executor``."""
+
+from fluidlite.compat.async_executor import AsyncExecutor

@@ -1,0 +1,3 @@
+"""``paddle.fluid.average``."""
+
+from fluidlite.compat.average import WeightedAverage

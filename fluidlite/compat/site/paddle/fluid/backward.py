@@ -1,0 +1,3 @@
+"""``paddle.fluid.backward``."""
+
+from fluidlite.backward import *

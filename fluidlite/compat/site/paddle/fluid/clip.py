@@ -1,0 +1,3 @@
+"""``paddle.fluid.clip``."""
+
+from fluidlite.clip import *

@@ -1,0 +1,3 @@
+"""``paddle.fluid.communicator``."""
+
+from fluidlite.compat.legacy import Communicator

@@ -1,0 +1,3 @@
+"""``paddle.fluid.compiler``."""
+
+from fluidlite.compat.compiler import BuildStrategy, CompiledProgram, ExecutionStrategy

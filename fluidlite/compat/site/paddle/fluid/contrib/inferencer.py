@@ -1,0 +1,3 @@
+"""``paddle.fluid.contrib.inferencer``."""
+
+from fluidlite.compat.trainer import Inferencer

@@ -1,0 +1,10 @@
+"""``paddle.fluid.contrib.layers.nn``: every layer of contrib can be had from here."""
+
+from typing import Any
+
+from fluidlite.compat import left_out
+from fluidlite.compat.contrib_layers import *
+
+
+def __getattr__(name: str) -> Any:
+    return left_out.find("fluid.contrib.layers.nn", name)

@@ -1,0 +1,3 @@
+"""``paddle.fluid.contrib.op_frequence``."""
+
+from fluidlite.compat.statistics import op_freq_statistic

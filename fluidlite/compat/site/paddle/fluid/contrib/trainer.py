@@ -1,0 +1,4 @@
+"""``paddle.fluid.contrib.trainer``."""
+
+from fluidlite.compat.events import BeginEpochEvent, BeginStepEvent, EndEpochEvent, EndStepEvent
+from fluidlite.compat.trainer import CheckpointConfig, Trainer

@@ -1,0 +1,3 @@
+"""``paddle.fluid.core_avx``."""
+
+from paddle.fluid.core import *

@@ -1,0 +1,3 @@
+"""``paddle.fluid.data_feed_desc``."""
+
+from fluidlite.compat.data_feed_desc import DataFeedDesc

@@ -1,0 +1,3 @@
+"""``paddle.fluid.dataset``."""
+
+from fluidlite.dataset import DatasetBase, DatasetFactory, InMemoryDataset, QueueDataset

@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate``."""
+
+from paddle.fluid.incubate import data_generator

@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.base.mode``."""
+
+from fluidlite.compat.fleet.mode import *

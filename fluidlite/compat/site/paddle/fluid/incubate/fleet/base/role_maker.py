@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.base.role_maker``."""
+
+from fluidlite.compat.fleet.role_maker import *

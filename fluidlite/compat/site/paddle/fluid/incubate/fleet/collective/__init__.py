@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.collective``."""
+
+from fluidlite.compat.fleet.collective import *

@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.parameter_server.mode``."""
+
+from fluidlite.compat.fleet.strategy import DistributedMode

@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.parameter_server.pslib``."""
+
+from fluidlite.compat.fleet.pslib import *

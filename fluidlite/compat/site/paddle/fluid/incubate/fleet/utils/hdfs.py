@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.utils.hdfs``."""
+
+from fluidlite.compat.fleet.hdfs import *

@@ -1,0 +1,3 @@
+"""``paddle.fluid.incubate.fleet.utils.utils``."""
+
+from fluidlite.compat.fleet.utils import *

@@ -1,0 +1,3 @@
+"""``paddle.fluid.inferencer``."""
+
+from fluidlite.compat.trainer import Inferencer

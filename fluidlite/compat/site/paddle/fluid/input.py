@@ -1,0 +1,3 @@
+"""``paddle.fluid.input``."""
+
+from fluidlite.input import embedding, one_hot

@@ -1,0 +1,3 @@
+"""``paddle.fluid.install_check``."""
+
+from fluidlite.compat.install_check import run_check

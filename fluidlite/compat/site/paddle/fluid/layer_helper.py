@@ -1,0 +1,3 @@
+"""``paddle.fluid.layer_helper``."""
+
+from fluidlite.layer_helper import LayerHelper

@@ -1,0 +1,3 @@
+"""``paddle.fluid.layers.device``."""
+
+from fluidlite.compat.parallel_do import get_places

@@ -1,0 +1,3 @@
+"""``paddle.fluid.nets``."""
+
+from fluidlite.nets import *

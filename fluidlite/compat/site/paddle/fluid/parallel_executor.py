@@ -1,0 +1,3 @@
+"""``paddle.fluid.parallel_executor``."""
+
+from fluidlite.compat.compiler import BuildStrategy, ExecutionStrategy, ParallelExecutor

@@ -1,0 +1,3 @@
+"""``paddle.fluid.profiler``."""
+
+from fluidlite.runtime.profile import *

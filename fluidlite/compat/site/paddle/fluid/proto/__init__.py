@@ -1,0 +1,3 @@
+"""``paddle.fluid.proto``."""
+
+from paddle.fluid.proto import framework_pb2

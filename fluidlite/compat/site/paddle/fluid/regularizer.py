@@ -1,0 +1,3 @@
+"""``paddle.fluid.regularizer``."""
+
+from fluidlite.regularizer import *

@@ -1,0 +1,3 @@
+"""``paddle.fluid.trainer_factory``."""
+
+from fluidlite.dataset_run import FetchHandler

@@ -1,0 +1,3 @@
+"""``paddle.fluid.transpiler.details``."""
+
+from fluidlite.compat.legacy import program_to_code

@@ -1,0 +1,3 @@
+"""``paddle.fluid.transpiler.ps_dispatcher``."""
+
+from fluidlite.transpiler import HashName, RoundRobin

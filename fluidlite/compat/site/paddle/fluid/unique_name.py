@@ -1,0 +1,3 @@
+"""``paddle.fluid.unique_name``."""
+
+from fluidlite.unique_name import generate, guard, switch

@@ -1,0 +1,3 @@
+"""``paddle.nn.functional``."""
+
+from fluidlite.compat.two.functional import *

@@ -1,0 +1,3 @@
+"""``paddle.nn.initializer``."""
+
+from fluidlite.compat.two.initializer import *

@@ -1,0 +1,3 @@
+"""``paddle.optimizer``."""
+
+from fluidlite.compat.two.optimizer import *

@@ -1,0 +1,5 @@
+"""``paddle.reader``."""
+
+from fluidlite.reader import *
+
+from paddle.reader import decorator

@@ -1,0 +1,3 @@
+"""``paddle.reader.decorator``."""
+
+from fluidlite.reader.decorators import *

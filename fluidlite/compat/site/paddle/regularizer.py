@@ -1,0 +1,3 @@
+"""``paddle.regularizer``."""
+
+from fluidlite.regularizer import L1Decay, L2Decay

@@ -1,0 +1,3 @@
+"""``paddle.static.nn``."""
+
+from fluidlite.compat.two.static_nn import *

@@ -1,0 +1,3 @@
+"""``paddle.utils.plot``."""
+
+from fluidlite.compat.plot import PlotData, Ploter

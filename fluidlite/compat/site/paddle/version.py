@@ -1,0 +1,3 @@
+"""``paddle.version``."""
+
+from fluidlite.compat.version import *
