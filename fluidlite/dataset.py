@@ -81,6 +81,8 @@ class DatasetBase:
 
         A variable without LoD is filled by as many values as its shape has behind the batch; see `fluidlite.reader`.
         """
+        if wrong := [item for item in var_list if not isinstance(item, Variable)]:
+            raise DataError(f"set_use_var takes a list of variables, not {wrong[0]!r} in it")
         self._vars = list(var_list)
         self._slots = [slot_of(var.name, var.dtype, var.shape, var.lod_level) for var in var_list]
 

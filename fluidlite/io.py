@@ -185,7 +185,9 @@ def load_inference_model(
     the JSON form of Paddle 3), naming the file.
     """
     if dirname is None:
-        return _load_model(in_memory(model_filename), "the model in memory", pserver_endpoints, None, params_filename)
+        return _load_model(
+            in_memory(model_filename, "model_filename"), "the model in memory", pserver_endpoints, None, params_filename
+        )
     if isinstance(model_filename, bytes) or isinstance(params_filename, bytes):
         raise ProgramError("a model in memory goes with dirname None")
     folder, model, params = _places(Path(dirname), model_filename, params_filename)
@@ -233,7 +235,7 @@ def _load_model(
     store = ScopeStore(global_scope())
     variables = chosen(program, None, is_persistable)
     if folder is None:
-        load_combined(store, BytesIO(in_memory(params)), variables, "the parameters in memory")
+        load_combined(store, BytesIO(in_memory(params, "params_filename")), variables, "the parameters in memory")
     else:
         load_values(store, folder, variables, None if params is None else str(params))
     for var in looked_up_tables(program.desc):

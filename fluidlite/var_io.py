@@ -7,6 +7,8 @@ from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from fluidlite import framework
 from fluidlite.core import ir
 from fluidlite.dist_io import NOT_SAVED, ServerStore, Store, load_on_server, names_on_server
@@ -136,7 +138,7 @@ def load_vars(
     """
     program = program_of(main_program)
     if dirname is None:
-        content = BytesIO(in_memory(filename))
+        content = BytesIO(in_memory(filename, "filename"))
         load_combined(store_of(executor, program), content, chosen(program, vars, predicate), "the values in memory")
         return
     if vars is None and filename is None and program.distribution is not None:
@@ -166,10 +168,10 @@ def load_persistables(
     load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
 
 
-def in_memory(content: str | bytes | None) -> bytes:
-    """The content of a file that is given as such."""
+def in_memory(content: str | bytes | None, argument: str) -> bytes:
+    """The content of a file that is given as such, in ``argument``."""
     if not isinstance(content, bytes):
-        raise ProgramError("with dirname None, file names are the contents of the files, as bytes")
+        raise ProgramError(f"with dirname None, {argument} is the content of the file, as bytes")
     return content
 
 
@@ -275,7 +277,10 @@ def _is_rows(store: Store, var: ir.Variable) -> bool:
 
 
 def checked(var: ir.Variable, value: files.Saved, source: str) -> files.Saved:
-    """The value, if it is what the variable is declared to be."""
+    """The value, if it is what the variable is declared to be; a number without axes, as Paddle 2.5 and later save it, is
+    one of the shape [1]."""
+    if isinstance(value, np.ndarray) and value.ndim == 0 and var.shape == (1,):
+        value = value.reshape(1)
     if isinstance(value, SelectedRows):
         array, declared = value.value, (var.shape or ())[1:]
         actual = array.shape[1:]

@@ -398,6 +398,78 @@ _TEXTS: Final[dict[str, str]] = {
     loss = L.mean(L.square_error_cost(L.fc(L.array_read(array, i), 1), y))
     fluid.optimizer.SGD(0.1).minimize(loss)
     """,
+    "moving_average": _XY
+    + _LOSS
+    + """
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    fluid.optimizer.ExponentialMovingAverage(0.9).update()
+    """,
+    "loop_in_a_loop": _XY
+    + """
+    i, n = L.fill_constant([1], 'int64', 0), L.fill_constant([1], 'int64', 2)
+    outer = L.array_write(x, i)
+    cond = L.less_than(i, n)
+    loop = L.While(cond)
+    with loop.block():
+        j = L.fill_constant([1], 'int64', 0)
+        inner = L.array_write(L.array_read(outer, i), j)
+        again = L.less_than(j, n)
+        inside = L.While(again)
+        with inside.block():
+            h = L.fc(L.array_read(inner, j), 4, act='sigmoid', param_attr='w', bias_attr='b')
+            L.increment(j)
+            L.array_write(h, j, array=inner)
+            L.less_than(j, n, cond=again)
+        L.increment(i)
+        L.array_write(L.array_read(inner, n), i, array=outer)
+        L.less_than(i, n, cond=cond)
+    loss = L.mean(L.square_error_cost(L.fc(L.array_read(outer, n), 1), y))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    """,
+    "attention_in_a_recurrence": """
+    L = fluid.layers
+    words, y = fluid.data('words', [None, 4], lod_level=1), fluid.data('y', [None, 1])
+    source = fluid.data('source', [None, 3], lod_level=1)
+    rnn = L.DynamicRNN()
+    with rnn.block():
+        word, encoded = rnn.step_input(words), rnn.static_input(source)
+        state = rnn.memory(shape=[3], value=0.1)
+        query = L.sequence_expand(L.fc(state, 3, bias_attr=False), encoded)
+        weights = L.sequence_softmax(L.fc([encoded, query], 1, act='tanh'))
+        seen = L.sequence_pool(L.elementwise_mul(encoded, L.reshape(weights, [-1]), axis=0), 'sum')
+        rnn.update_memory(state, L.fc([word, seen], 3, act='tanh'))
+        rnn.output(state)
+    loss = L.mean(L.square_error_cost(L.fc(L.sequence_last_step(rnn()), 1), y))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    """,
+    "if_else": _XY
+    + """
+    one = L.fill_constant_batch_size_like(y, [-1, 1], 'float32', 1)
+    choice = L.IfElse(L.less_than(y, one))
+    with choice.true_block():
+        choice.output(L.fc(choice.input(x), 2))
+    with choice.false_block():
+        choice.output(L.fc(choice.input(x), 2, act='tanh'))
+    loss = L.mean(L.square_error_cost(L.fc(choice()[0], 1), y))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    """,
+    "convolutions": """
+    L = fluid.layers
+    image, volume = fluid.data('image', [None, 4, 7, 6]), fluid.data('volume', [None, 2, 4, 5, 4])
+    label = fluid.data('label', [None, 1], 'int64')
+    parts = [
+        L.conv2d(image, 4, 3, 2, 1, groups=2), L.conv2d(image, 8, 3, groups=4, use_cudnn=False),
+        L.conv2d(image, 4, [3, 2], padding='SAME', act='relu'),
+        L.conv2d(image, 4, 3, padding=[[0, 0], [0, 0], [1, 0], [2, 1]], bias_attr=False),
+        L.conv2d_transpose(image, 4, filter_size=3, stride=2, padding=1, groups=2, dilation=2),
+        L.pool2d(image, 3, 'avg', 2, 1, ceil_mode=True, exclusive=False), L.adaptive_pool2d(image, [3, 2], 'avg'),
+        L.conv3d(volume, 4, 3, 2, 1), L.conv3d_transpose(volume, 2, filter_size=3, stride=2),
+        L.pool3d(volume, 2, 'max', 2), L.adaptive_pool3d(volume, 2),
+    ]
+    joined = L.concat([L.flatten(part) for part in parts], 1)
+    loss = L.mean(L.center_loss(L.reshape(L.reduce_sum(joined, 1), [-1, 1]), label, 3, 0.1, fluid.ParamAttr(name='c')))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    """,
 }
 SNIPPETS: Final = {
     name: dedent("\n".join(line.removeprefix("    ") for line in text.splitlines())).strip() + "\n"

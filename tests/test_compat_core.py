@@ -289,6 +289,8 @@ def test_parallel_executor(model: tuple[Any, Any, Any], monkeypatch: pytest.Monk
     parallel.drop_local_exe_scopes()
     with pytest.raises(ProgramError, match="num_trainers=2"):
         compiler.ParallelExecutor(False, num_trainers=2)
+    with pytest.raises(ProgramError, match="ParallelExecutor needs a Program, not int"):
+        compiler.ParallelExecutor(False, main_program=3)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="must be a ParallelExecutor"):
         compiler.ParallelExecutor(False, share_vars_from=fluid.Executor())  # type: ignore[arg-type]
 

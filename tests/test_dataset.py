@@ -168,6 +168,8 @@ def test_wrong_settings_are_refused() -> None:
         dataset.set_thread(0)
     with pytest.raises(DataError, match="slot 'x' is float64"):
         dataset.set_use_var([fluid.data("x", [None, 1], "float64")])
+    with pytest.raises(DataError, match="takes a list of variables, not 'x' in it"):
+        dataset.set_use_var(["x"])  # type: ignore[list-item]
 
 
 # ---- training

@@ -144,7 +144,7 @@ def test_what_is_missing_of_a_model_is_named(exe: fluid.Executor, tmp_path: Path
     shutil.copy(FOLDER / "v3.3.1" / "ctr.pdmodel", tmp_path)
     with pytest.raises(MissingFileError, match="variable 'emb' cannot be loaded: there is no file"):
         fluid.io.load_inference_model(tmp_path / "ctr", exe)
-    with pytest.raises(ProgramError, match="with dirname None, model_filename and params_filename are the contents"):
+    with pytest.raises(ProgramError, match="with dirname None, model_filename is the content"):
         fluid.io.load_inference_model(None, exe, "ctr.pdmodel", b"")
     with pytest.raises(ProgramError, match="a model in memory goes with dirname None"):
         fluid.io.load_inference_model(tmp_path, exe, b"", b"")

@@ -692,3 +692,17 @@ def test_a_pipe_is_written_to_and_not_replaced(exe: fluid.Executor, tmp_path: Pa
         assert content.result(30) == fluid.io.save_persistables(exe, None)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.parametrize("way", ["files", "state"])
+def test_a_number_without_axes_is_one_of_shape_1(way: str, exe: fluid.Executor, tmp_path: Path) -> None:
+    fluid.layers.create_parameter([1], "float32", name="w")
+    fluid.global_scope().set("w", np.array(1.5, np.float32))
+    main = fluid.default_main_program()
+    if way == "files":
+        fluid.io.save_params(exe, tmp_path)
+        fluid.io.load_params(exe, tmp_path)
+    else:
+        fluid.save(main, tmp_path / "m")
+        fluid.load(main, tmp_path / "m", exe)
+    assert fluid.global_scope().get("w").tolist() == [1.5]

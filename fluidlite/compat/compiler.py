@@ -143,6 +143,8 @@ class ParallelExecutor:
                 f"ParallelExecutor with num_trainers={num_trainers}: trainers exchange gradients through parameter servers "
                 "here; use DistributeTranspiler"
             )
+        if main_program is not None and not isinstance(framework.as_program(main_program), Program):
+            raise ProgramError(f"ParallelExecutor needs a Program, not {type(main_program).__name__}")
         if share_vars_from is not None and not isinstance(share_vars_from, ParallelExecutor):
             raise ProgramError("share_vars_from must be a ParallelExecutor")
         if use_cuda:

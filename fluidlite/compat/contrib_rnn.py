@@ -206,8 +206,8 @@ class _Stack:
 
 def _where_masked(mask: Variable, new: Variable, old: Variable) -> Variable:
     """``new`` where the mask is 1, ``old`` where it is 0."""
-    kept = layers.elementwise_mul(old, mask - 1, axis=0)
-    return layers.elementwise_mul(new, mask, axis=0) - kept
+    taken = layers.elementwise_mul(new, mask, axis=0)
+    return taken - layers.elementwise_mul(old, mask - 1, axis=0)
 
 
 def _attrs_of(attrs: Attrs, way: str, at: int) -> Attrs:

@@ -52,12 +52,12 @@ LEFT_OUT: Final[dict[str, str]] = {
         "fluid",
         "BCELoss BatchNorm BilinearTensorProduct Conv2D Conv2DTranspose Conv3D Conv3DTranspose Dropout Embedding GRUUnit "
         "GroupNorm InstanceNorm L1Loss Layer LayerNorm Linear MSELoss NCE NLLLoss PRelu Pool2D SpectralNorm TreeConv "
-        "disable_dygraph disable_imperative dygraph enable_dygraph enable_imperative load_dygraph save_dygraph",
+        "disable_dygraph disable_imperative enable_dygraph enable_imperative load_dygraph save_dygraph",
         _DYGRAPH,
     ),
     "fluid.WeightNormParamAttr": "weights apart in direction and length are left out; use layers.l2_normalize",
     **_each("fluid.contrib", "BeamSearchDecoder InitState StateCell TrainingDecoder", _DECODER),
-    **_each("fluid.contrib", "Compressor QuantizeTranspiler mixed_precision quantize slim", _QUANTIZE),
+    **_each("fluid.contrib", "Compressor QuantizeTranspiler", _QUANTIZE),
     **_each(
         "fluid.contrib",
         "convert_dist_to_sparse_program load_persistables_for_increment load_persistables_for_inference",
@@ -109,7 +109,8 @@ MODULES: Final[dict[str, str]] = {
     **_each("fluid", "distribute_lookup_table distributed", _PSLIB),
     "fluid.core_noavx": _INNER,
     "fluid.default_scope_funcs": "use fluid.global_scope and fluid.scope_guard",
-    **_each("fluid.contrib", "int8_inference mixed_precision quantize slim", _QUANTIZE),
+    **_each("fluid.contrib", "int8_inference quantize slim", _QUANTIZE),
+    "fluid.contrib.mixed_precision": "half precision is for GPUs; train in float32",
     "fluid.contrib.decoder": _DECODER,
     "fluid.contrib.extend_optimizer": "use fluidlite.optimizer.AdamW, or a regularizer",
     "fluid.contrib.model_stat": "no table of a model's sizes is printed; print(program) shows all shapes",

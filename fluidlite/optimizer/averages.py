@@ -131,12 +131,15 @@ class ExponentialMovingAverage(_Swap):
                 name_ = unique_name.generate(f"{self._name}{param.name}_ema")
                 average = layers.create_global_var(param.shape, 0.0, param.dtype, persistable=True, name=name_)
             self._averages.append((param, backup, average))
-        with program_guard(self.apply_program, Program()):
-            start = self._share_of_start()
+        with program_guard(self.apply_program):  # the startup program sets the counter, too
+            power, steps = self._power_of_decay()
         for param, backup, average in self._averages:
             self._keep(param, backup)
             with program_guard(self.apply_program, Program()):
                 block = self.apply_program.global_block()
+                # nothing to correct before the first step; asked for each parameter, so that the temporaries of `update`
+                # have the names that Fluid gives them
+                start = layers.elementwise_mul(power, layers.cast(steps > 0, "float32"))
                 layers.assign(twin(block, average) / (1.0 - start), twin(block, param))
 
     def _decay_variable(self, decay: float, steps: Variable | None) -> Variable:
@@ -151,13 +154,12 @@ class ExponentialMovingAverage(_Swap):
                         layers.assign(np.float32([decay]), made)  # type: ignore[arg-type]
         return made
 
-    def _share_of_start(self) -> Variable:
-        """``decay ** steps``, 0 before the first step, when there is nothing to correct."""
+    def _power_of_decay(self) -> tuple[Variable, Variable]:
+        """(``decay ** steps``, the steps)."""
         block = self.apply_program.global_block()
-        counter = block.create_var(_STEPS, "int64", (1,), persistable=True)
+        counter = layers.create_global_var([1], 0, "int64", persistable=True, name=_STEPS)
         steps = layers.cast(counter, "float32")
-        power = layers.elementwise_pow(twin(block, self._decay), steps)
-        return power * layers.cast(steps > 0, "float32")
+        return layers.elementwise_pow(twin(block, self._decay), steps), steps
 
     def update(self) -> None:
         """Append the step of all averages to the default main program."""

@@ -86,7 +86,7 @@ def transpiled(kind, trainer, endpoints, trainers):
 def made(role, index, endpoints, trainers, kind):
     """(main program, startup program, name of the loss) of a trainer or server. One role per process: the programs of
     servers that Fluid makes change those of its trainers."""
-    transpiler, loss = transpiled(kind, index, endpoints, trainers)
+    transpiler, loss = transpiled(kind, index if role == "trainer" else 0, endpoints, trainers)
     if role == "trainer":
         return transpiler.get_trainer_program(wait_port=False), fluid.default_startup_program(), loss.name
     endpoint = endpoints.split(",")[index]

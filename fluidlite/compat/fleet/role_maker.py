@@ -343,7 +343,10 @@ def _said(variable: str, default: str | None = None, environment: Mapping[str, s
     if text:
         return text
     if default is None:
-        raise SettingError(f"the environment variable {variable} must be set: this role is read from the environment")
+        raise SettingError(
+            f"the environment variable {variable} must be set: this role is read from the environment, which `fluidlite launch` "
+            "and paddle.distributed.launch_ps prepare"
+        )
     return default
 
 
