@@ -78,8 +78,8 @@ def test_columns_and_ranks_are_checked_at_build() -> None:
     matrix = np.full((2, 3), 0.5)
     with pytest.raises(ShapeError, match=r"Predicted must be a column \[N, 1\], not \[2, 3\]"):
         build("log_loss", {"Predicted": [matrix], "Labels": [matrix]}, {"epsilon": 1e-4})
-    with pytest.raises(ShapeError, match=r"Label \[2\] must have the rank of X \[2, 3\]"):
-        build("cross_entropy", {"X": [matrix], "Label": [np.zeros(2, np.int64)]}, {})
+    with pytest.raises(ShapeError, match=r"Label \[2, 1, 1\] must have the rank of X \[2, 3\]"):
+        build("cross_entropy", {"X": [matrix], "Label": [np.zeros((2, 1, 1), np.int64)]}, {})
     with pytest.raises(ProgramError, match="reduction 'max' is none of none, sum, mean, batchmean"):
         build("kldiv_loss", {"X": [matrix], "Target": [matrix]}, {"reduction": "max"})
 

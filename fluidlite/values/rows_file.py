@@ -239,13 +239,15 @@ def _check_once(url: str, rows: Rows, known: Array) -> None:
 
 def _npy_header(stream: BinaryIO, url: str) -> tuple[list[int], np.dtype[Any]]:
     """(shape, dtype) of a .npy file, whose numbers come next in the stream."""
+    from tokenize import TokenError
+
     from numpy.lib import format as npy
 
     try:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream)
-    except (ValueError, TypeError, OSError, EOFError) as error:
+    except (ValueError, TypeError, OSError, EOFError, SyntaxError, TokenError) as error:  # numpy parses it as Python
         raise CorruptFileError(f"{url} is no .npy file: {error}") from error
     if dtype.hasobject or (fortran and len(shape) > 1) or not shape:
         raise DataError(f"{url} must be an array of numbers in C order, not {dtype} {list(shape)}")
