@@ -12,7 +12,7 @@ import numpy as np
 from fluidlite import fusion
 from fluidlite.dtypes import Array
 from fluidlite.errors import KernelError, SettingError
-from fluidlite.framework.program import launch_seed
+from fluidlite.framework.state import launch_seed
 from fluidlite.kernels import ABSENT, choice
 from fluidlite.kernels.rules import Rule
 from fluidlite.ports import server_options, starts_before, trainer_patience

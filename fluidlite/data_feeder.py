@@ -35,6 +35,19 @@ class DataFeeder:
         self.place = place
         self._vars = [var.desc for var in found]
 
+    @property
+    def feed_shapes(self) -> list[tuple[int, ...]]:
+        """The declared shapes of what is fed."""
+        return [var.shape or () for var in self._vars]
+
+    @property
+    def feed_dtypes(self) -> list[str]:
+        return [var.dtype for var in self._vars]
+
+    @property
+    def feed_lod_level(self) -> list[int]:
+        return [var.lod_level for var in self._vars]
+
     def feed(self, iterable: Iterable[Row]) -> Feed:
         """One batch: variable name -> LoDTensor. Raises FeedError naming the variable that rows do not fit."""
         return feed_of_rows(self._vars, iterable)

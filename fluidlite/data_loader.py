@@ -131,6 +131,9 @@ class Loader:
             raise ReaderError("no pass was begun: call iter(loader) before next(loader)")
         return next(self._pass)
 
+    # the name that scripts for Fluid 1.x use
+    next = __next__
+
     @property
     def queue(self) -> FeedQueue:
         """The batches made ahead; scripts log ``loader.queue.size()``."""

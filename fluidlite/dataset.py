@@ -281,6 +281,28 @@ class InMemoryDataset(DatasetBase):
         if enable_pv_merge:
             raise _no_page_views("set_enable_pv_merge")
 
+    def preprocess_instance(self) -> None:
+        """NotSupported, as all that groups lines by page view."""
+        raise _no_page_views("preprocess_instance")
+
+    def postprocess_instance(self) -> None:
+        """NotSupported, as all that groups lines by page view."""
+        raise _no_page_views("postprocess_instance")
+
+    def set_current_phase(self, current_phase: int) -> None:
+        """NotSupported, as all that groups lines by page view."""
+        raise _no_page_views("set_current_phase")
+
+    def get_pv_data_size(self) -> int:
+        """NotSupported, as all that groups lines by page view."""
+        raise _no_page_views("get_pv_data_size")
+
+    def generate_local_tables_unlock(
+        self, table_id: int, fea_dim: int, read_thread_num: int, consume_thread_num: int, shard_num: int
+    ) -> None:
+        """NotSupported: it fills tables of pslib."""
+        raise NotSupported("generate_local_tables_unlock: rows of tables are made where they are first looked up")
+
     _feed_type = "MultiSlotInMemoryDataFeed"
 
     def release_memory(self) -> None:

@@ -104,19 +104,29 @@ class Executor:
         devices, which are joined. What it lacks, loaders of the program that are not iterable add (EOFException when they
         have no more). ``fetch_list``: Variables or names; a single one is taken as a list of one. Ops in it, or what
         ``minimize`` returned, fetch nothing. ``use_prune``: run only the ops that the fetched ones, and those ops, need.
-        ``return_numpy=False`` returns LoDTensors. Programs are compiled once and recompiled when edited, whatever
+        ``return_numpy=False`` returns LoDTensors; with ``return_merged=False`` each value of a program with data parallelism
+        is a list, of the one device's. Programs are compiled once and recompiled when edited, whatever
         ``use_program_cache`` says; the other arguments are Fluid's and change nothing.
 
         Raises FeedError, FetchError, UninitializedError, OpRunError and what the ops raise.
         """
         fetch_list, wanted = _without_ops(fetch_list)
-        program, feed, names = _as_given(program, feed, fetch_list)
+        apart = not return_merged and getattr(program, "is_data_parallel", False)
+        program, feed, names = _as_given(program, self._accepted(program, feed), fetch_list)
         if use_prune or wanted:
             program = self._pruned_to(program, feed, [*names, *wanted])
             feed = {name: value for name, value in feed.items() if name in program.desc.root.vars}
-        values = self._core.run(program.desc, with_loaders(program, feed), names, scope, return_numpy)
+        values = self._shown(self._core.run(program.desc, with_loaders(program, feed), names, scope, return_numpy))
         for hook in self._hooks.get(program.desc.uid, ()):
             hook.look(self.ports.version if program.distribution is not None else hook.runs + 1)
+        return [[value] for value in values] if apart else values
+
+    def _accepted(self, _program: Program | None, feed: Any, /) -> Any:
+        """What `run` takes of a feed."""
+        return feed
+
+    def _shown(self, values: list[Any], /) -> list[Any]:
+        """What `run` returns of fetched values."""
         return values
 
     def _pruned_to(self, program: Program, feed: Mapping[str, Any], targets: Sequence[str]) -> Program:

@@ -95,6 +95,21 @@ def _column(op: Operator, name: str | None) -> tuple[int, str]:
     return column, name
 
 
+def tested(program: Program, *, without_readers: bool) -> Program:
+    """A copy with ``is_test`` set on ops that have it; ``without_readers``: without what reads batches in the program."""
+    twin = edit.clone(program)
+    _set_is_test(twin)
+    if without_readers:
+        readers = {name for name, var in twin.root.vars.items() if var.kind is VarKind.READER}
+        reading = [
+            op for op in twin.root.ops if not readers.isdisjoint((*op.input_arguments(), *op.output_arguments()))
+        ]
+        edit.remove_ops(twin, twin.root, reading)
+        for name in readers:
+            edit.remove_var(twin, twin.root, name)
+    return twin
+
+
 def strip_training(program: Program) -> None:
     """Remove backward, optimizer and schedule ops (by role) and set ``is_test``, also on what reads a distributed table:
     inference makes no rows."""

@@ -16,9 +16,10 @@ import numpy as np
 
 from fluidlite.core import ir
 from fluidlite.core.ir import OpRole
-from fluidlite.dtypes import Array, dtype_number, numpy_dtype
+from fluidlite.dtypes import Array, numpy_dtype
 from fluidlite.errors import DtypeError, ProgramError, ShapeError
-from fluidlite.framework import Block, Operator, Variable, op_role
+from fluidlite.framework import Block, Operator, Variable, op_role, user_line
+from fluidlite.framework.dtypes import dtype_number
 
 
 class Initializer:
@@ -250,7 +251,9 @@ def value_attrs(value: Array) -> dict[str, Any]:
     """The attribute of `assign_value` that carries the elements of an array."""
     names = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values"}
     if value.dtype.name not in (*names, "float32", "float64"):
-        raise DtypeError(f"a program holds no values of dtype {value.dtype.name}; use float32, int32, int64 or bool")
+        raise DtypeError(
+            f"a program holds no values of dtype {value.dtype.name}; use float32, int32, int64 or bool ({user_line()})"
+        )
     return {names.get(value.dtype.name, "fp32_values"): value.ravel().tolist()}
 
 

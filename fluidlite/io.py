@@ -140,7 +140,6 @@ def save_inference_model(
     servers. With ``export_for_deployment`` False the whole program is saved, as ``__model__.main_program``, for
     training on. Returns the names of the saved program's results.
     """
-    from fluidlite.core import serde
     from fluidlite.core.op_compat import add_compatibility_map
 
     program = program_of(main_program)
@@ -154,7 +153,7 @@ def save_inference_model(
     else:
         add_compatibility_map(saved)
     folder = Path(dirname)
-    content = serde.to_bytes(saved)
+    content = saved.serialize_to_string()
     with files.replacing(folder / name) as stream:
         stream.write(content)
     if not program_only:

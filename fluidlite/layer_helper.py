@@ -12,9 +12,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from fluidlite import framework, unique_name
 from fluidlite.core import ir
-from fluidlite.dtypes import dtype_name, is_float
+from fluidlite.dtypes import is_float
 from fluidlite.errors import DtypeError, ProgramError, ShapeError
 from fluidlite.framework import Arguments, Block, Operator, Parameter, Program, Variable, user_line
+from fluidlite.framework.dtypes import dtype_name
 from fluidlite.initializer import Constant, Initializer, Xavier
 from fluidlite.param_attr import AttrLike, ParamAttr
 

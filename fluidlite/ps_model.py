@@ -6,6 +6,7 @@ any other. So a server of a `PSClient` is a server of programs.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ PUSHED: Final = "model_pushed"
 PUSHED_ID: Final = 0
 #: how high tables are declared; any id is legal all the same
 HEIGHT: Final = 1 << 40
+
+#: who has no program does not know that the default programs are one process's: models may be cut in threads
+_CUTTING: Final = threading.Lock()
 
 #: initializers by name, with the numbers that Keras (and so ElasticDL) gives them
 _INITIALIZERS: Final[Mapping[str, Initializer]] = {
@@ -158,9 +162,10 @@ class Parts:
         if servers < 1:
             raise ProgramError(f"a model needs at least one server, not {servers}")
         self._transpiler = DistributeTranspiler(model.settings)
-        main, startup = model.programs()
         endpoints = ",".join(map(part_name, range(servers)))
-        self._transpiler.transpile(0, main, endpoints, model.trainers, startup_program=startup)
+        with _CUTTING:
+            main, startup = model.programs()
+            self._transpiler.transpile(0, main, endpoints, model.trainers, startup_program=startup)
         assert main.distribution is not None
         self.plan: Plan = main.distribution.plan
         self.servers = servers
@@ -169,7 +174,9 @@ class Parts:
         """The programs of a server. ProgramError for a number that is none."""
         if not 0 <= server < self.servers:
             raise ProgramError(f"there is no server {server} among {self.servers}; they are numbered from 0")
-        return Part(*self._transpiler.get_pserver_programs(part_name(server)), place_name(server, self.servers))
+        with _CUTTING:
+            programs = self._transpiler.get_pserver_programs(part_name(server))
+        return Part(*programs, place_name(server, self.servers))
 
 
 def part_name(server: int) -> str:

@@ -42,7 +42,6 @@ def save(program: Program, model_path: str | Path) -> None:
     Raises UninitializedError for a variable without a value, and ProgramError for a table, which is no array:
     `save_persistables` keeps tables.
     """
-    from fluidlite.core import serde
     from fluidlite.core.op_compat import add_compatibility_map
 
     prefix = _prefix(model_path)
@@ -51,7 +50,7 @@ def save(program: Program, model_path: str | Path) -> None:
     twin = edit.clone(program.desc)
     add_compatibility_map(twin)
     with files.replacing(_with_end(prefix, _PROGRAM)) as stream:
-        stream.write(serde.to_bytes(twin))
+        stream.write(twin.serialize_to_string())
 
 
 def load(

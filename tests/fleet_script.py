@@ -95,6 +95,8 @@ def main():
     elif fleet.is_worker():
         fleet.init_worker()
         exe.run(fleet.startup_program)
+        if MODE == "geo":
+            fleet.barrier_worker()  # both begin with the servers' first values
         share = 8 // fleet.worker_num()
         begin = share * fleet.worker_index()
         program = fleet.main_program

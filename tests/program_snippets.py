@@ -315,6 +315,29 @@ _TEXTS: Final[dict[str, str]] = {
     loss = L.mean(L.square_error_cost(L.fc(branch + other, 1), y))
     fluid.optimizer.SGD(0.1).minimize(loss, no_grad_set={'fc_3.b_0'})
     """,
+    "dropped_readers": _XY
+    + """
+    w = L.create_parameter([4], 'float32', name='w')
+    product = L.elementwise_mul(x, w)
+    both = L.elementwise_add(x, x)
+    both.stop_gradient = False
+    loss = L.mean(both * product) + L.mean(L.tanh(both)) + L.mean(both * both)
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    """,
+    "later_passes": _XY
+    + """
+    x.stop_gradient = False
+    first, second = L.reduce_sum(L.tanh(x)), L.reduce_sum(L.tanh(y))
+    assert fluid.gradients([first], [y]) == [] and fluid.gradients([second], [y]) == []
+    assert fluid.gradients([first], [y, x])[0] is None
+    y.stop_gradient = False
+    fluid.gradients([second], [y])
+    fluid.gradients([first], [x])
+    extra = {'copy': fluid.default_main_program().clone()}
+    with fluid.program_guard(extra['copy']):
+        block = extra['copy'].global_block()
+        fluid.gradients([block.var(second.name)], [block.var('y')])
+    """,
     "two_losses": _XY
     + """
     h = L.fc(x, 4, act='sigmoid', name='body')

@@ -84,6 +84,28 @@ def test_unreachable_and_stopped_inputs_give_none() -> None:
     assert [grad.name if grad is not None else None for grad in found] == ["x@GRAD", None, None]
 
 
+def test_a_single_input_without_gradient_gives_an_empty_list() -> None:
+    with fresh_programs():
+        x, stopped = input_x(), L.data("stopped", [2])
+        y = L.elementwise_mul(x, stopped)
+        assert gradients(y, stopped) == []
+        assert gradients(y, [stopped, stopped]) == [None, None]
+        assert calc_gradient(y, stopped) is None
+
+
+def test_gradients_that_fluid_loses_without_a_word() -> None:
+    """Of a target itself, of one whose own gradient is stopped, and by a second call with the same target gradient."""
+    with fresh_programs() as (main, startup):
+        x = input_x()
+        given = L.fill_constant_batch_size_like(x, [-1, 2], "float32", 3.0)
+        own = gradients(x, x)
+        twice = [*gradients(L.scale(x, 2.0), x, given), *gradients(L.scale(x, 4.0), x, given)]
+        stopped = L.scale(x, 5.0)
+        stopped.stop_gradient = True
+        found = values(main, startup, [*own, *twice, *gradients(stopped, x)])
+    assert [grad[0, 0] for grad in found] == [1.0, 6.0, 12.0, 5.0]
+
+
 def test_only_ops_between_input_and_target_get_gradient_ops() -> None:
     with fresh_programs() as (main, _):
         h = L.fc(L.data("x", [2]), 3, param_attr=ParamAttr("w"), bias_attr=False)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fluidlite as fluid
 from fluidlite import cli, environment, fusion
 from fluidlite.errors import SettingError
-from fluidlite.framework.program import launch_seed
+from fluidlite.framework.state import launch_seed
 from fluidlite.ports import job_id, server_options, trainer_patience
 
 

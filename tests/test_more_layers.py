@@ -276,6 +276,11 @@ REFUSALS: list[tuple[Build, type[FluidliteError], str]] = [
     (lambda: L.space_to_depth(var("x", 1, 4, 3, 2), 2), ShapeError, "does not divide into blocks of 2"),
     (lambda: L.temporal_shift(var("x", 3, 4, 2, 2), 2), ProgramError, "seg_num 2 must divide"),
     (lambda: L.add_position_encoding(var("x", 2, 3, 5), 1.0, 1.0), ShapeError, "must be even"),
+    (lambda: L.cast(var("x", 2), "floaty"), DtypeError, "'floaty' is no dtype of a program"),
+    (lambda: L.fill_constant([1], "floaty", 1), DtypeError, "'floaty' is no dtype of a program"),
+    (lambda: L.assign(np.zeros(3, complex)), DtypeError, "a program holds no values of dtype complex128"),
+    (lambda: L.crf_decoding(var("x", 2), fluid.ParamAttr("nobody")), ProgramError, "has no parameter 'nobody'"),
+    (lambda: L.array_write(var("x", 2), 3), ProgramError, "expected a Variable or its name, not int"),
 ]
 
 

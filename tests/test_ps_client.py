@@ -484,6 +484,18 @@ def listening(described: PSModel, servers: int) -> Iterator[list[str]]:
         assert not thread.is_alive()
 
 
+def test_models_are_cut_in_threads() -> None:
+    described, interval = model(sync_mode=False), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            cut = [threads.submit(Parts, described, 2) for _ in range(8)]
+            parts = [part.result().part(1) for part in cut]
+    finally:
+        sys.setswitchinterval(interval)
+    assert len({re.sub(r'op_namescope="[^"]*"', "", str(part.program)) for part in parts}) == 1
+
+
 def test_checkpoints_go_on_with_another_number_of_servers(tmp_path: Path) -> None:
     described = model(sync_mode=False, checkpoint_dir=str(tmp_path))
     ids = [5, -1, 2**62, 6, 7]

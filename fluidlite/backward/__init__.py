@@ -80,11 +80,18 @@ def gradients(
     """Append ops that compute the gradients of ``targets`` with respect to ``inputs``, summed over the targets.
 
     ``target_gradients`` are the gradients of the targets themselves, each of its target's shape and dtype; None means
-    ones. Returns one gradient per input, None where no target depends on the input or its ``stop_gradient`` is set.
-    May be called again, also on results of earlier calls (second order, where the ops have it).
+    ones. Returns one gradient per input, None where no target depends on the input or its ``stop_gradient`` is set; of
+    a single input without gradient, as Fluid, an empty list. May be called again, also on results of earlier calls
+    (second order, where the ops have it).
 
     Raises GradientError where a gradient would be lost on the way, or a target gradient does not fit its target.
     """
+    found = _gradients(targets, inputs, target_gradients, no_grad_set)
+    return [] if len(found) == 1 and found[0] is None else found
+
+
+def _gradients(targets: Any, inputs: Any, target_gradients: Any, no_grad_set: NoGradSet) -> list[Variable | None]:
+    """`gradients`, always one per input."""
     target_list, input_list = _as_list(targets), _as_list(inputs)
     given = _as_list(target_gradients) if target_gradients is not None else [None] * len(target_list)
     if not target_list:
@@ -124,7 +131,7 @@ def calc_gradient(
     no_grad_set: NoGradSet = None,
 ) -> Variable | list[Variable | None] | None:
     """`gradients` under its older name: a single input gives a bare Variable (or None)."""
-    found = gradients(targets, inputs, target_gradients, no_grad_set)
+    found = _gradients(targets, inputs, target_gradients, no_grad_set)
     return found[0] if len(found) == 1 else found
 
 
@@ -176,7 +183,7 @@ def _plan(
 ) -> grad_ops.BackwardOps:
     """The backward pass as data; ``start`` maps targets to the variables that their gradients start with."""
     program = block.program.desc
-    grad_names = grad_ops.GradNames(block.desc)
+    grad_names = grad_ops.GradNames(block.desc, program.backward_passes)
     no_gradient = stopped | path.unconsumed_outputs(ops, start)
     maker = grad_ops.Maker(program)
     if grad_names.again and any(path.has_sub_block(op) for op in ops):
@@ -190,6 +197,7 @@ def _plan(
     is_array = lambda gradient: kinds.get(names.forward_of(gradient)) is VarKind.LOD_TENSOR_ARRAY  # noqa: E731
     kept = grad_ops.prune(made, starting, grad_names.source, is_array)
     values.refuse_lost_values(program, block.desc, kept)
+    program.backward_passes += 1
     plan = grad_ops.accumulate(kept, starting, grad_names.source, block.idx, is_array)
     return replace(plan, blocks=maker.inner)
 

@@ -30,22 +30,31 @@ class GradOp:
     zeros: tuple[Operator, ...] = ()
     inner: InnerBackward | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether the op makes any gradient. One that does not is never appended; like Fluid we keep its place, where
+        what it would read is summed."""
+        return any(self.op.output_arguments())
+
 
 class GradNames:
     """The names of the gradients that one backward pass makes.
 
-    A second pass over a block may not reuse names of the first. ``source`` maps each name back to its variable.
+    A second pass over a block may not reuse names of the first: it puts the number of passes before them, of those that
+    the program remembers or (where it was read from a file) of those whose names are there. ``source`` maps each name
+    back to its variable.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, passes: int = 0) -> None:
         self._block = block
-        self._call = 1 + max((names.grad_call(name) for name in block.vars if names.is_grad(name)), default=0)
+        self._before = max((names.grad_call(name) for name in block.vars if names.is_grad(name)), default=0)
+        self._call = 1 + max(self._before, passes)
         self.source: dict[str, str] = {}
 
     @property
     def again(self) -> bool:
         """Whether an earlier pass made gradients already."""
-        return self._call > 1
+        return self._before > 0
 
     def of(self, variable: str) -> str:
         """The name of a variable's gradient."""
@@ -111,8 +120,8 @@ class Maker:
         inside = GradNames(block)
         inside.source = inner.source
         made = self.make(sub_path(op, block), inside, own_stopped(self._program, block), index)
-        inner.ops = [grad_op for grad_op in made if any(grad_op.op.output_arguments())]
-        ops = [grad_op.op for grad_op in inner.ops]
+        inner.ops = made
+        ops = [grad_op.op for grad_op in made if grad_op.writes]
         declares = lambda name: self._program.find_var(name, block) is not None  # noqa: E731
         named = _named(op, maker(op, registry.GradientBlock(index, ops, declares)), grad_names, stopped)
         given = [name for key in _GIVEN for name in named.op.inputs.get(key, ())]
@@ -164,18 +173,21 @@ def _named(op: Operator, made: Operator, grad_names: GradNames, stopped: Collect
 def prune(
     grad_ops: Iterable[GradOp], produced: Collection[str], source: Mapping[str, str], arrays: Arrays
 ) -> list[GradOp]:
-    """Drop ops that write nothing or read only gradients that nobody makes; other missing gradients become zeros.
+    """Drop ops that read only gradients that nobody makes; other missing gradients become zeros.
 
-    Ops that run blocks take missing ones for zeros themselves; their blocks are pruned with them. ``arrays``: see
-    `accumulate`.
+    Ops that write nothing (see `GradOp.writes`) stay. Ops that run blocks take missing ones for zeros themselves;
+    their blocks are pruned with them. ``arrays``: see `accumulate`.
     """
     known = set(produced)
     kept: list[GradOp] = []
     for grad_op in grad_ops:
-        outputs = list(grad_op.op.output_arguments())
         fed = grad_op.op.type in _FED_BY_THEIR_OP
-        if not outputs or (grad_op.reads and known.isdisjoint(grad_op.reads) and not fed):
+        if grad_op.reads and known.isdisjoint(grad_op.reads) and not fed:
             continue
+        if not grad_op.writes:
+            kept.append(grad_op)
+            continue
+        outputs = list(grad_op.op.output_arguments())
         missing: list[str] = []
         if grad_op.inner is not None:
             _prune_inner(grad_op.inner, known | grad_op.reads.intersection(outputs), arrays)
@@ -232,6 +244,8 @@ class _Accumulator:
             if not self._arrays(name):
                 # Whoever writes it from here on speaks of an earlier value of the variable.
                 self.pending.pop(name, None)
+        if not grad_op.writes:
+            return
         self.ops += [*grad_op.zeros, op]
         for arguments in op.outputs.values():
             for position, name in enumerate(arguments):
@@ -294,7 +308,8 @@ class BackwardOps:
 def accumulate(
     grad_ops: Sequence[GradOp], start: Mapping[str, str], source: Mapping[str, str], block: int, arrays: Arrays
 ) -> BackwardOps:
-    """Sum gradients that several ops write: pieces ``g@RENAME@block0@k``, summed right before ``g`` is read.
+    """Sum gradients that several ops write: pieces ``g@RENAME@block0@k``, summed right before ``g`` is
+    read, or would be by an op that is dropped.
 
     Contributions are numbered in the order of backward, so the last use of a variable comes first. ``start`` maps
     gradients to the variables they start with; ``source`` maps gradients to forward variables. ``arrays`` tells gradients
@@ -304,7 +319,7 @@ def accumulate(
     for grad_op in grad_ops:
         scan.add(grad_op)
         below = grad_op.inner
-        if below is not None:
+        if below is not None and grad_op.writes:
             below.plan = accumulate(below.kept, {}, below.source, below.forward.idx, arrays)
     for gradient in list(scan.pending):
         if scan.pending[gradient].places:
@@ -313,6 +328,6 @@ def accumulate(
     final = {source[name]: name for name in written if name in source}
     final |= {source[gradient]: name for gradient, name in start.items() if gradient not in written}
     of_pieces = {piece: source[gradient] for piece, gradient in scan.pieces.items()}
-    inner = {id(grad_op.op): grad_op.inner for grad_op in grad_ops if grad_op.inner is not None}
+    inner = {id(grad_op.op): grad_op.inner for grad_op in grad_ops if grad_op.writes and grad_op.inner}
     sources = {**{name: source[name] for name in written if name in source}, **of_pieces}
     return BackwardOps(scan.ops, sources, final, inner)

@@ -46,10 +46,11 @@ def find_path(
     """The ops, in program order, through which gradients of ``targets`` flow back.
 
     ``wanted`` are the variables whose gradients are asked for; ``only_wanted`` leaves out ops that none of them
-    reaches. Raises GradientError where a float that depends on ``wanted`` comes out of an op without gradient or of a
-    sub-block, or where a variable on the way is overwritten.
+    reaches (one that gets no gradient reaches them too, as in Fluid). Raises GradientError where a float that depends
+    on ``wanted`` comes out of an op without gradient or of a sub-block, or where a variable on the way is overwritten.
     """
-    reached = _reached_from(block.ops, wanted, stopped)
+    reached = _reached_from(block.ops, set(wanted).difference(stopped), stopped)
+    between = _reached_from(block.ops, wanted, stopped)
     needed = set(targets)
     path: list[Operator] = []
     for op in reversed(block.ops):
@@ -57,7 +58,7 @@ def find_path(
             continue
         if not makes_gradient(op):
             _refuse_if_lost(op, needed, reached)
-        elif not only_wanted or not reached.isdisjoint(op.input_arguments()):
+        elif not only_wanted or not between.isdisjoint(op.input_arguments()):
             path.append(op)
             if has_sub_block(op):
                 _refuse_lost_inside(program, op, needed, reached)
@@ -86,7 +87,7 @@ def has_sub_block(op: Operator) -> bool:
 
 def _reached_from(ops: Iterable[Operator], sources: Collection[str], stopped: Collection[str]) -> set[str]:
     """The variables that depend on ``sources`` through variables that may have gradients."""
-    reached = set(sources).difference(stopped)
+    reached = set(sources)
     for op in ops:
         if not op.role & _NOT_THE_MODEL and not reached.isdisjoint(op.input_arguments()):
             reached.update(name for name in op.output_arguments() if name not in stopped)
@@ -101,7 +102,7 @@ def _refuse_lost_inside(program: Program, op: Operator, needed: Collection[str],
     inside = {*reached, *carried}
     wanted = {*needed, *op.attr("states", ())}
     for _ in range(2):
-        inside |= _reached_from(block.ops, inside, stopped)
+        inside |= _reached_from(block.ops, inside.difference(stopped), stopped)
         for each in reversed(block.ops):
             if not wanted.isdisjoint(each.output_arguments()):
                 wanted.update(name for name in each.input_arguments() if name not in stopped)

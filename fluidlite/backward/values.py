@@ -7,6 +7,7 @@ overwrites has its value of the start (see `fluidlite.ops.steps`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from fluidlite.backward.grad_ops import GradOp, InnerBackward
@@ -35,6 +36,7 @@ _SHAPES: Final = {
     "shrink_rnn_memory_grad": {"X"},
     "slice_grad": {"Input"},
 }
+_WRITES: Final = attrgetter("writes")
 #: name -> positions of the ops that give it a new value for good
 Writers = Mapping[str, Sequence[int]]
 
@@ -42,14 +44,14 @@ Writers = Mapping[str, Sequence[int]]
 def refuse_lost_values(program: Program, block: Block, grad_ops: Sequence[GradOp]) -> None:
     """Raise GradientError for the first gradient op of a pass that would compute with another value than its op did."""
     _check(program, block, grad_ops, frozenset())
-    for grad_op in grad_ops:
+    for grad_op in filter(_WRITES, grad_ops):
         if grad_op.inner is not None:
             _check_inner(program, grad_op.inner)
 
 
 def _check_inner(program: Program, inner: InnerBackward) -> None:
     outside = frozenset(overwritten(program, inner.forward))
-    kept = inner.kept
+    kept = [grad_op for grad_op in inner.kept if grad_op.writes]
     _check(program, inner.forward, kept, outside)
     _check_gradients(inner.forward, kept, outside)
     for grad_op in kept:
@@ -61,7 +63,7 @@ def _check(program: Program, block: Block, grad_ops: Sequence[GradOp], restored:
     """``restored``: variables that have their value of the start of the block."""
     places = {id(op): index for index, op in enumerate(block.ops)}
     writers = _writers(program, block, {id(grad_op.forward) for grad_op in grad_ops})
-    for grad_op in grad_ops:
+    for grad_op in filter(_WRITES, grad_ops):
         at = places[id(grad_op.forward)]
         for name in _values(program, grad_op):
             positions = writers.get(name, ())
@@ -103,7 +105,7 @@ def _values(program: Program, grad_op: GradOp) -> Iterator[str]:
         return
     forward = grad_op.inner.forward
     recorded = {*forward.vars, *overwritten(program, forward)}
-    for inside in grad_op.inner.kept:
+    for inside in filter(_WRITES, grad_op.inner.kept):
         yield from (name for name in _values(program, inside) if name not in recorded)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from fluidlite import layers, unique_name
 from fluidlite.compat.contrib_rnn import BasicGRUUnit, BasicLSTMUnit, basic_gru, basic_lstm
-from fluidlite.dtypes import dtype_number
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Variable
+from fluidlite.framework.dtypes import dtype_number
 from fluidlite.initializer import Constant
 from fluidlite.layer_helper import LayerHelper
 from fluidlite.layers import embedding, fused_embedding_seq_pool

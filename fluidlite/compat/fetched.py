@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 import fluidlite.executor
 from fluidlite.framework import default_main_program
 from fluidlite.framework.program import Program, as_program
-from fluidlite.runtime.scope import Scope
 
 
 class FetchedArray(np.ndarray[Any, np.dtype[Any]]):
@@ -36,29 +35,13 @@ class FetchedArray(np.ndarray[Any, np.dtype[Any]]):
 
 
 class Executor(fluidlite.executor.Executor):
-    """fluidlite's executor, whose fetched arrays are such."""
+    """fluidlite's executor, whose fetched arrays are such, and which leaves out what is fed to no variable."""
 
-    def run(
-        self,
-        program: Program | None = None,
-        feed: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        fetch_list: Any = None,
-        feed_var_name: str = "feed",
-        fetch_var_name: str = "fetch",
-        scope: Scope | None = None,
-        return_numpy: bool = True,
-        use_program_cache: bool = False,
-        return_merged: bool = True,
-        use_prune: bool = False,
-    ) -> list[Any]:
-        """As `fluidlite.Executor.run`; with ``return_merged`` False each value of a program with data
-        parallelism is a list, of the one device's."""
-        values = super().run(
-            program, _known(program, feed), fetch_list, scope=scope, return_numpy=return_numpy, use_prune=use_prune
-        )
-        shown = [value.view(FetchedArray) if type(value) is np.ndarray else value for value in values]
-        apart = not return_merged and getattr(program, "is_data_parallel", False)
-        return [[value] for value in shown] if apart else shown
+    def _accepted(self, program: Program | None, feed: Any, /) -> Any:
+        return _known(program, feed)
+
+    def _shown(self, values: list[Any], /) -> list[Any]:
+        return [value.view(FetchedArray) if type(value) is np.ndarray else value for value in values]
 
 
 #: names that a script feeds to programs without such a variable, and was told of
@@ -85,6 +68,6 @@ def _known(program: Program | None, feed: Any) -> Any:
     if new:
         _told.update(new)
         warnings.warn(
-            f"what is fed for {', '.join(sorted(new))} is left out: the program has no such variable", stacklevel=3
+            f"what is fed for {', '.join(sorted(new))} is left out: the program has no such variable", stacklevel=4
         )
     return {name: value for name, value in feed.items() if name not in unknown} if unknown else feed

@@ -144,6 +144,7 @@ def clone(program: Program) -> Program:
         version=program.version,
         random_seed=program.random_seed,
         unknown=program.unknown,
+        backward_passes=program.backward_passes,
     )
 
 

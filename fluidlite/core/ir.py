@@ -163,7 +163,8 @@ _uids = itertools.count(1)
 
 @dataclass
 class Program:
-    """A list of blocks. ``uid`` and ``edits`` identify one state of one program for caches; both stay in memory."""
+    """A list of blocks. ``uid`` and ``edits`` identify one state of one program for caches, ``backward_passes`` counts the
+    passes appended so far (their gradients' names tell); all three stay in memory."""
 
     blocks: list[Block] = field(default_factory=lambda: [Block()])
     version: int = PROGRAM_VERSION
@@ -171,6 +172,7 @@ class Program:
     unknown: bytes = b""
     uid: int = field(default_factory=lambda: next(_uids), compare=False)
     edits: int = field(default=0, compare=False)
+    backward_passes: int = field(default=0, compare=False)
 
     @property
     def root(self) -> Block:

@@ -7,13 +7,13 @@ the ``unknown`` bytes of its program, block, op or variable, and is merged back 
 
 Fluid writes variables and attributes in the order of a hash table and spells some defaults out. What was read is written
 in the form that it had (`OpForm`, `VarForm`), so that a file that is read and written has the same bytes; what was built
-here has its attributes by name.
+here has its attributes by name. What Fluid asks for beside them, `fluidlite.ops.fluid_form` knows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
@@ -73,18 +73,22 @@ class VarForm(NamedTuple):
     tensor: bool
 
 
+#: the form of an op for files; leaves the op itself as it is
+Completion = Callable[[Operator], Operator]
+
 _FORM_OF_OP: Final = OpForm((), {}, spells_target=False)
 _FORM_OF_VAR: Final = VarForm(persistable=True, need_check_feed=False, lod_level=True, tensor=True)
 
 
-def to_bytes(program: Program) -> bytes:
+def to_bytes(program: Program, complete: Completion = lambda op: op) -> bytes:
     """The ``ProgramDesc`` bytes: variables and ops in their order, attributes as they were read, else by name.
 
-    Raises ProgramError for a value that its field cannot hold.
+    An op that was built here is written as ``complete`` returns it. Raises ProgramError for a value that its field cannot
+    hold.
     """
     desc = pb.ProgramDesc()
     for block in program.blocks:
-        _write_block(desc.blocks.add(), block)
+        _write_block(desc.blocks.add(), block, complete)
     if program.version:
         desc.version.version = program.version
     _merge(desc, program.unknown, "the program")
@@ -105,7 +109,7 @@ def from_bytes(data: bytes, source: str = "the program") -> Program:
         raise CorruptFileError(f"{source} is not a program (ProgramDesc): {error}") from error
 
 
-def _write_block(desc: pb.BlockDesc, block: Block) -> None:
+def _write_block(desc: pb.BlockDesc, block: Block, complete: Completion) -> None:
     desc.idx, desc.parent_idx = block.idx, block.parent
     if block.forward != -1:
         desc.forward_block_idx = block.forward
@@ -116,7 +120,7 @@ def _write_block(desc: pb.BlockDesc, block: Block) -> None:
             raise ProgramError(f"variable {var.name!r} of block {block.idx} cannot be written: {error}") from error
     for op in block.ops:
         try:
-            _write_op(desc.ops.add(), op)
+            _write_op(desc.ops.add(), complete(op) if op.form is None else op)
         except (TypeError, ValueError) as error:
             raise ProgramError(
                 f"op {op.type!r} of block {block.idx} cannot be written: {error} ({op.origin})"

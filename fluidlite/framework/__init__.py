@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from fluidlite.dtypes import dtype_name
 from fluidlite.errors import ProgramError
+from fluidlite.framework.dtypes import dtype_name
 from fluidlite.framework.program import (
     Arguments,
     Block,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fluidlite.core import edit, ir, names, text
-from fluidlite.dtypes import VarKind, dtype_name
-from fluidlite.environment import whole_number
+from fluidlite.core import edit, ir, text
+from fluidlite.dtypes import VarKind
 from fluidlite.errors import ProgramError
-from fluidlite.framework.state import role_attrs, state, user_line
-from fluidlite.inference import pruned, strip_training
-from fluidlite.ops import registry
+from fluidlite.framework.dtypes import dtype_name
+from fluidlite.framework.state import first_seed, role_attrs, role_guard, state, user_line
+from fluidlite.framework.views import OperatorView, ParameterView, VariableView
+from fluidlite.inference import pruned, strip_training, tested
+from fluidlite.ops import fluid_form, registry
 from fluidlite.ops.infer import infer_op
 
 VarOrName: TypeAlias = "Variable | str"
 Arguments: TypeAlias = "Mapping[str, VarOrName | Sequence[VarOrName] | None]"
 
 
-class Variable:
+class Variable(VariableView):
     """A variable of a program. Arithmetic and comparison operators append ops (see `fluidlite.layers.math_op`)."""
 
     if TYPE_CHECKING:  # installed by layers.math_op, == and != among them
@@ -52,24 +53,6 @@ class Variable:
         return self.block.program
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The declared shape, -1 where it is known only at run time."""
-        return self.desc.shape or ()
-
-    @property
-    def dtype(self) -> str:
-        """The dtype's name, e.g. ``"float32"``."""
-        return self.desc.dtype
-
-    @property
-    def lod_level(self) -> int:
-        return self.desc.lod_level
-
-    @property
-    def type(self) -> VarKind:
-        return self.desc.kind
-
-    @property
     def persistable(self) -> bool:
         return self.desc.persistable
 
@@ -79,18 +62,6 @@ class Variable:
         self.program.desc.edits += 1
 
     @property
-    def stop_gradient(self) -> bool:
-        return self.desc.stop_gradient
-
-    @stop_gradient.setter
-    def stop_gradient(self, value: bool) -> None:
-        self.desc.stop_gradient = value
-
-    @property
-    def is_data(self) -> bool:
-        return self.desc.is_data
-
-    @property
     def op(self) -> Operator | None:
         """The last op of the block that writes this variable."""
         for op in reversed(self.block.desc.ops):
@@ -98,26 +69,11 @@ class Variable:
                 return Operator(self.block, op)
         return None
 
-    # the names that scripts for Fluid 1.x use
-    @property
-    def grad_name(self) -> str:
-        """The name of the variable's gradient."""
-        return names.grad(self.name)
-
     def _set_error_clip(self, error_clip: Any) -> None:
         self.error_clip = error_clip
 
-    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """The declaration as one line of the program's text form."""
-        return text.show_var(self.desc)
 
-    __str__ = to_string
-
-    def __repr__(self) -> str:
-        return f"<Variable {self.name} {self.dtype} {list(self.shape)}>"
-
-
-class Parameter(Variable):
+class Parameter(Variable, ParameterView):
     """A variable that training changes."""
 
     @property
@@ -126,95 +82,13 @@ class Parameter(Variable):
         assert isinstance(found, ir.Parameter)
         return found
 
-    @property
-    def trainable(self) -> bool:
-        return self.desc.trainable
 
-    @trainable.setter
-    def trainable(self, value: bool) -> None:
-        self.desc.trainable = value
-
-    @property
-    def optimize_attr(self) -> dict[str, float]:
-        return {"learning_rate": self.desc.learning_rate}
-
-    @property
-    def regularizer(self) -> Any:
-        return self.desc.regularizer
-
-    @property
-    def constraint(self) -> Any:
-        return self.desc.constraint
-
-    @property
-    def do_model_average(self) -> bool:
-        """Whether `optimizer.ModelAverage` and the like have a mean of it."""
-        return self.desc.do_model_average
-
-    @property
-    def is_distributed(self) -> bool:
-        """Whether the parameter is an auto-grown table."""
-        return self.desc.is_distributed
-
-
-class Operator:
+class Operator(OperatorView):
     """An op of a block."""
 
     def __init__(self, block: Block, desc: ir.Operator) -> None:
         self.block = block
         self.desc = desc
-
-    @property
-    def type(self) -> str:
-        return self.desc.type
-
-    def input(self, name: str) -> list[str]:
-        """The arguments of an input."""
-        return list(self.desc.inputs.get(name, ()))
-
-    def output(self, name: str) -> list[str]:
-        """The arguments of an output."""
-        return list(self.desc.outputs.get(name, ()))
-
-    @property
-    def input_names(self) -> list[str]:
-        return list(self.desc.inputs)
-
-    @property
-    def output_names(self) -> list[str]:
-        return list(self.desc.outputs)
-
-    @property
-    def input_arg_names(self) -> list[str]:
-        return list(self.desc.input_arguments())
-
-    @property
-    def output_arg_names(self) -> list[str]:
-        return list(self.desc.output_arguments())
-
-    def attr(self, name: str) -> Any:
-        """An attribute's value: the op's own, else the default of its record."""
-        found = self.desc.attrs.get(name)
-        if found is not None:
-            return list(found.value) if isinstance(found.value, tuple) else found.value
-        values = registry.attr_values(registry.get(self.type), self.desc)
-        if name not in values:
-            raise ProgramError(f"op {self.type!r} has no attribute {name!r}")
-        return values[name]
-
-    def has_attr(self, name: str) -> bool:
-        op_def = registry.find(self.type)
-        return name in self.desc.attrs or (op_def is not None and name in op_def.attrs)
-
-    def all_attrs(self) -> dict[str, Any]:
-        """Every attribute with its value, defaults included."""
-        values = dict(registry.attr_values(registry.get(self.type), self.desc))
-        values.update({name: attr.value for name, attr in self.desc.attrs.items()})
-        return values
-
-    @property
-    def attr_names(self) -> list[str]:
-        return list(self.all_attrs())
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set an attribute, typed by the op's record."""
@@ -224,6 +98,14 @@ class Operator:
     # the names that scripts for Fluid 1.x use
     _set_attr = set_attr
 
+    @property
+    def idx(self) -> int:
+        """The op's place in its block. Raises ProgramError when it was removed."""
+        for index, op in enumerate(self.block.desc.ops):
+            if op is self.desc:
+                return index
+        raise ProgramError(f"op {self.type!r} is no longer in block {self.block.idx} of its program")
+
     def _rename_input(self, old_name: str, new_name: str) -> None:
         """Read another variable wherever it reads ``old_name``."""
         edit.rename_arguments(self.block.program.desc, self.desc, {old_name: new_name}, outputs=False)
@@ -231,11 +113,6 @@ class Operator:
     def _rename_output(self, old_name: str, new_name: str) -> None:
         """Write another variable wherever it writes ``old_name``."""
         edit.rename_arguments(self.block.program.desc, self.desc, {old_name: new_name}, inputs=False)
-
-    def __str__(self) -> str:
-        return text.show_op(self.desc)
-
-    __repr__ = __str__
 
 
 class Block:
@@ -290,7 +167,10 @@ class Block:
         raise ProgramError(f"neither block {self.idx} nor its ancestors have a variable {name!r}")
 
     def all_parameters(self) -> list[Parameter]:
-        return [var for var in self.vars.values() if isinstance(var, Parameter)]
+        return list(self.iter_parameters())
+
+    def iter_parameters(self) -> Iterator[Parameter]:
+        return (var for var in self.vars.values() if isinstance(var, Parameter))
 
     def create_var(
         self,
@@ -371,11 +251,9 @@ class Block:
         try:
             op_def = registry.get(type)
             values = registry.attrs_for(op_def, {**role_attrs(), **(attrs or {})})
+            op = ir.Operator(type, _argument_names(inputs), _argument_names(outputs), values, origin)
         except ProgramError as error:
             raise error.__class__(f"{error} ({origin})") from None
-        op = ir.Operator(
-            type=type, inputs=_argument_names(inputs), outputs=_argument_names(outputs), attrs=values, origin=origin
-        )
         registry.check_arguments(op_def, op)
         program = self.program.desc
         edit.insert_op(program, self.desc, index, op)
@@ -399,6 +277,10 @@ class Block:
     _remove_op = remove_op
     _var_recursive = find_var
 
+    def _find_var_recursive(self, name: str) -> Variable | None:
+        """`find_var`, but None when there is none."""
+        return None if self.program.desc.owner(name, self.desc) is None else self.find_var(name)
+
     def _rename_var(self, name: str, new_name: str) -> Variable:
         """Give a variable another name, here and in the ops of this block. Variables made before do not follow."""
         return self._facade(edit.rename_var(self.program.desc, self.desc, name, new_name).name)
@@ -407,8 +289,11 @@ class Block:
         """Forget a variable; no op may still name it."""
         edit.remove_var(self.program.desc, self.desc, name)
 
-    def __str__(self) -> str:
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """The block in the program's text form."""
         return text.show_block(self.desc)
+
+    __str__ = to_string
 
 
 class Program:
@@ -416,7 +301,7 @@ class Program:
     copy, print, write and read it."""
 
     def __init__(self, desc: ir.Program | None = None) -> None:
-        self.desc = desc if desc is not None else ir.Program(random_seed=launch_seed())
+        self.desc = desc if desc is not None else ir.Program(random_seed=first_seed())
         self._blocks: list[Block] = []
         self._current = 0
         #: what `DistributeTranspiler.transpile` found out (a `transpiler.plan.Distribution`); None before
@@ -434,6 +319,10 @@ class Program:
             raise ProgramError(f"random_seed must be an int, not {seed!r}")
         self.desc.random_seed = seed
         self.desc.edits += 1
+
+    def global_seed(self, seed: int = 0) -> None:
+        """Set ``random_seed``, here and of every program made from now on."""
+        self.random_seed = state.seed = seed
 
     @property
     def num_blocks(self) -> int:
@@ -453,6 +342,11 @@ class Program:
 
     def current_block(self) -> Block:
         return self.block(self._current)
+
+    @property
+    def current_block_idx(self) -> int:
+        """The block that layers build into."""
+        return self._current
 
     def create_block(self, parent_idx: int | None = None) -> Block:
         """Open a sub-block of the current block (or of ``parent_idx``); ops go there until `rollback`."""
@@ -487,7 +381,19 @@ class Program:
     @contextmanager
     def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
         """Ops appended inside the ``with`` compute a learning rate; scripts that scale one by hand say so by this."""
-        with op_role(ir.OpRole.LR_SCHED | (ir.OpRole.OPTIMIZE if is_with_opt else ir.OpRole.FORWARD)):
+        with role_guard(ir.OpRole.LR_SCHED | (ir.OpRole.OPTIMIZE if is_with_opt else ir.OpRole.FORWARD)):
+            yield
+
+    @contextmanager
+    def _optimized_guard(self, param_and_grads: Sequence[VarOrName]) -> Iterator[None]:
+        """Ops appended inside the ``with`` train a parameter: scripts with an optimizer of their own say so by this."""
+        with role_guard(ir.OpRole.OPTIMIZE, [name_of(var) for var in param_and_grads]):
+            yield
+
+    @contextmanager
+    def _backward_role_guard(self) -> Iterator[None]:
+        """Ops appended inside the ``with`` belong to the backward pass."""
+        with role_guard(ir.OpRole.BACKWARD):
             yield
 
     def clone(self, for_test: bool = False) -> Program:
@@ -499,6 +405,10 @@ class Program:
         program.distribution = self.distribution
         program.loaders = list(self.loaders)
         return program
+
+    def _inference_optimize(self, prune_read_op: bool = True) -> Program:
+        """A copy with ``is_test`` set; the training ops stay. ``prune_read_op``: without what reads batches."""
+        return Program(tested(self.desc, without_readers=prune_read_op))
 
     def _prune(self, targets: Sequence[VarOrName]) -> Program:
         """The part that computes ``targets``, by the name that scripts of Fluid call."""
@@ -535,16 +445,11 @@ def _to_bytes(desc: ir.Program) -> bytes:
     """The ProgramDesc bytes; protobuf comes when they are first asked for."""
     from fluidlite.core import serde
 
-    return serde.to_bytes(desc)
+    return serde.to_bytes(desc, fluid_form.complete)
 
 
 # Scripts ask ``program.desc`` too.
 setattr(ir.Program, "serialize_to_string", _to_bytes)  # noqa: B010
-
-
-def launch_seed() -> int:
-    """The seed of new programs: what ``fluidlite launch --seed`` was given, else 0. Raises SettingError."""
-    return whole_number("FLUIDLITE_SEED", 0)
 
 
 def as_program(program: Any) -> Any:
@@ -566,7 +471,7 @@ def _argument_names(arguments: Arguments | None) -> dict[str, list[str]]:
     for key, value in (arguments or {}).items():
         if value is None:
             continue
-        values = [value] if isinstance(value, (Variable, str)) else list(value)
+        values = list(value) if isinstance(value, Iterable) and not isinstance(value, (Variable, str)) else [value]
         if values:
             result[key] = [name_of(item) for item in values]
     return result
@@ -575,9 +480,5 @@ def _argument_names(arguments: Arguments | None) -> dict[str, list[str]]:
 @contextmanager
 def op_role(role: ir.OpRole, role_var: Sequence[VarOrName] = ()) -> Iterator[None]:
     """Ops appended inside the ``with`` get this role and ``op_role_var``."""
-    before = state.role, state.role_var
-    state.role, state.role_var = role, tuple(name_of(var) for var in role_var)
-    try:
+    with role_guard(role, [name_of(var) for var in role_var]):
         yield
-    finally:
-        state.role, state.role_var = before

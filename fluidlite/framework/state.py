@@ -6,10 +6,12 @@ import collections
 import contextlib
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fluidlite.core.ir import OpRole
+from fluidlite.environment import whole_number
 
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 #: files that are never the user's: our own but for the demo's script, and contextlib's between a `with` block and our
@@ -36,6 +38,8 @@ class _State:
 
     def __init__(self) -> None:
         self.names = NameGenerator()
+        #: what a script made the seed of new programs
+        self.seed: int | None = None
         self.role = OpRole.FORWARD
         self.role_var: tuple[str, ...] = ()
         self.device = ""
@@ -43,6 +47,27 @@ class _State:
 
 
 state = _State()
+
+
+def launch_seed() -> int:
+    """The seed of new programs: what ``fluidlite launch --seed`` was given, else 0. Raises SettingError."""
+    return whole_number("FLUIDLITE_SEED", 0)
+
+
+def first_seed() -> int:
+    """The seed of a new program: `launch_seed`, unless a script made another one that of all."""
+    return launch_seed() if state.seed is None else state.seed
+
+
+@contextlib.contextmanager
+def role_guard(role: OpRole, role_var: Sequence[str] = ()) -> Iterator[None]:
+    """Ops appended inside the ``with`` get this role and ``op_role_var``."""
+    before = state.role, state.role_var
+    state.role, state.role_var = role, tuple(role_var)
+    try:
+        yield
+    finally:
+        state.role, state.role_var = before
 
 
 def role_attrs() -> dict[str, Any]:

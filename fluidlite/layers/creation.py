@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fluidlite.dtypes import Array, dtype_name, dtype_number
+from fluidlite.dtypes import Array
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Variable, user_line
+from fluidlite.framework.dtypes import dtype_name, dtype_number
 from fluidlite.layer_helper import LayerHelper, Variables, require_variable, variables
 from fluidlite.layers import tensor
 from fluidlite.layers.shape import slice as slice_

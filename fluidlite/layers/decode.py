@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluidlite import framework
-from fluidlite.dtypes import dtype_name
 from fluidlite.errors import NotSupported
 from fluidlite.framework import Variable
+from fluidlite.framework.dtypes import dtype_name
 from fluidlite.layer_helper import require_variable
 from fluidlite.layers import math, nn, shape, tensor
 from fluidlite.layers.beam import gather_tree, tensor_array_to_tensor

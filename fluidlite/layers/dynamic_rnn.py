@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from fluidlite import unique_name
-from fluidlite.dtypes import VarKind, dtype_number
+from fluidlite.dtypes import VarKind
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Block, Variable, user_line
+from fluidlite.framework.dtypes import dtype_number
 from fluidlite.layer_helper import LayerHelper, require_variable
 from fluidlite.layers.compare import less_than
 from fluidlite.layers.control_flow import While, array_read, array_write, increment

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from fluidlite import unique_name
-from fluidlite.dtypes import dtype_number
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Variable, user_line
+from fluidlite.framework.dtypes import dtype_number
 
 #: stands for the end of a dimension, as in Fluid
 _END: Final = 10000000

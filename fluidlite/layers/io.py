@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from fluidlite import framework, unique_name
 from fluidlite.core import ir, reader_desc
 from fluidlite.data_loader import FeedQueue, Loader, Reader, ReaderLoader
-from fluidlite.dtypes import VarKind, dtype_name
+from fluidlite.dtypes import VarKind
 from fluidlite.errors import ProgramError
 from fluidlite.framework import Variable, readers, user_line
+from fluidlite.framework.dtypes import dtype_name
 from fluidlite.layer_helper import LayerHelper
 
 

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fluidlite import unique_name
-from fluidlite.dtypes import dtype_number, is_float
+from fluidlite.dtypes import is_float
 from fluidlite.errors import DtypeError, ProgramError
 from fluidlite.framework import Variable, user_line
+from fluidlite.framework.dtypes import dtype_number
 
 Method: TypeAlias = Callable[[Variable, Any], Variable]
 #: scale and bias of the `scale` op that stands for an operator with a number

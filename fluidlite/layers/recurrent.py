@@ -286,6 +286,11 @@ def crf_decoding(
     attr = helper.param_attr
     if attr is None or attr.name is None:
         raise ProgramError(f"crf_decoding: param_attr must name the transitions of a linear_chain_crf ({user_line()})")
-    transition = helper.main_program.global_block().var(attr.name)
+    block = helper.main_program.global_block()
+    if not block.has_var(attr.name):
+        raise ProgramError(
+            f"crf_decoding: the program has no parameter {attr.name!r}; name the one of linear_chain_crf ({user_line()})"
+        )
+    transition = block.var(attr.name)
     inputs = {"Emission": input, "Transition": transition, "Label": label, "Length": length}
     return helper.one("crf_decoding", inputs, dtype="int64", out="ViterbiPath")

@@ -8,14 +8,16 @@ from functools import partial
 from typing import Any
 
 from fluidlite import unique_name
-from fluidlite.dtypes import dtype_name
 from fluidlite.errors import NotSupported, ProgramError
 from fluidlite.framework import Parameter, Variable, user_line
+from fluidlite.framework.dtypes import dtype_name
 from fluidlite.layer_helper import LayerHelper
-from fluidlite.layers import math, shape, tensor
+from fluidlite.layers import math, tensor
 from fluidlite.layers.nest import flatten, map_structure, packed, require_same_structure
 from fluidlite.layers.ops import sigmoid, tanh
 from fluidlite.layers.sequence import sequence_mask
+from fluidlite.layers.shape import shape as shape_of
+from fluidlite.layers.shape import split, transpose
 from fluidlite.layers.static_rnn import StaticRNN
 from fluidlite.param_attr import AttrLike, ParamAttr
 
@@ -135,7 +137,7 @@ class GRUCell(RNNCell):
             self._made = self._unit.parameters(rows, [2 * self.hidden_size, self.hidden_size], ["_gate", "_candidate"])
         (gate_weight, gate_bias), (weight, bias) = self._made
         gates = math.elementwise_add(math.matmul(tensor.concat([inputs, states], 1), gate_weight), gate_bias)
-        reset, update = shape.split(self._gate(gates), num_or_sections=2, dim=1)
+        reset, update = split(self._gate(gates), num_or_sections=2, dim=1)
         joined = tensor.concat([inputs, reset * states], 1)
         candidate = self._activation(math.elementwise_add(math.matmul(joined, weight), bias))
         hidden = update * states + (1 - update) * candidate
@@ -175,7 +177,7 @@ class LSTMCell(RNNCell):
             self._made = self._unit.parameters(inputs.shape[-1] + self.hidden_size, [4 * self.hidden_size], [""])
         ((weight, bias),) = self._made
         gates = math.elementwise_add(math.matmul(tensor.concat([inputs, hidden], 1), weight), bias)
-        opened, entering, kept, out = shape.split(gates, num_or_sections=4, dim=-1)
+        opened, entering, kept, out = split(gates, num_or_sections=4, dim=-1)
         old = math.elementwise_mul(cell, sigmoid(math.elementwise_add(kept, self._forget_bias)))
         new = math.elementwise_mul(sigmoid(opened), tanh(entering))
         cell = math.elementwise_add(old, new)
@@ -240,8 +242,8 @@ def rnn(
 
 def _mask(lengths: Variable, inputs: Any, states: Any) -> Variable:
     """[steps, batch]: 1 where a sequence has the step, else 0."""
-    steps = first_of(shape.shape(flatten(inputs)[0]), 0)
-    return shape.transpose(sequence_mask(lengths, maxlen=steps, dtype=flatten(states)[0].dtype), [1, 0])
+    steps = first_of(shape_of(flatten(inputs)[0]), 0)
+    return transpose(sequence_mask(lengths, maxlen=steps, dtype=flatten(states)[0].dtype), [1, 0])
 
 
 def first_of(x: Variable, index: int, axis: int = 0) -> Variable:
@@ -261,7 +263,7 @@ def _held(state: Variable, new_state: Variable, mask: Variable) -> Variable:
 
 def turned(x: Variable) -> Variable:
     """Batch and steps change places."""
-    return shape.transpose(x, [1, 0, *range(2, len(x.shape))])
+    return transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def _backwards(x: Variable) -> Variable:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluidlite.dtypes import dtype_number
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Variable, user_line
+from fluidlite.framework.dtypes import dtype_number
 from fluidlite.layer_helper import (
     FLOATS,
     INTS,

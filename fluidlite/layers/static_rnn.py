@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fluidlite import unique_name
-from fluidlite.dtypes import VarKind, dtype_number
+from fluidlite.dtypes import VarKind
 from fluidlite.errors import ProgramError, ShapeError
 from fluidlite.framework import Block, Variable, user_line
+from fluidlite.framework.dtypes import dtype_number
 from fluidlite.layer_helper import LayerHelper, require_variable
 from fluidlite.layers.control_flow import sub_block
 

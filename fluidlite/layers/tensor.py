@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fluidlite.dtypes import Array, dtype_name, dtype_number
+from fluidlite.dtypes import Array
 from fluidlite.errors import DtypeError, ProgramError, ShapeError
 from fluidlite.framework import Parameter, Variable, user_line
+from fluidlite.framework.dtypes import dtype_name, dtype_number
 from fluidlite.initializer import Constant, Initializer, value_attrs
 from fluidlite.layer_helper import (
     FLOATS,

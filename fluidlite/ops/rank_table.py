@@ -46,7 +46,7 @@ class RankTable:
         """The level itself: offsets of the sequences in their own order."""
         lengths = np.zeros(len(self.order), np.int64)
         lengths[list(self.order)] = self.lengths
-        return (0, *np.cumsum(lengths).tolist())
+        return _offsets(lengths)
 
     def longer(self, step: int) -> int:
         """How many sequences have more than ``step`` units."""
@@ -63,21 +63,27 @@ def picked(array: Array, lod: Lod, units: Sequence[int] | Array) -> Array | LoDT
     levels = []
     for level in lod:
         offsets = np.asarray(level, np.int64)
-        lengths = offsets[chosen + 1] - offsets[chosen]
-        levels.append((0, *np.cumsum(lengths).tolist()))
-        chosen = ranges(offsets[chosen], lengths)
-    rows = array[chosen]
-    return LoDTensor(rows, tuple(levels)) if levels else rows
+        levels.append(offsets[chosen + 1] - offsets[chosen])
+        chosen = ranges(offsets[chosen], levels[-1])
+    return _with_levels(array[chosen], levels)
 
 
 def joined(parts: Sequence[Any]) -> Array | LoDTensor:
     """Values one after the other, each level of their LoD too."""
-    rows = np.concatenate([array_of(part) for part in parts])
-    levels: list[tuple[int, ...]] = []
-    for depth in range(len(lod_of(parts[0]))):
-        lengths = np.concatenate([np.diff(np.asarray(lod_of(part)[depth], np.int64)) for part in parts])
-        levels.append((0, *np.cumsum(lengths).tolist()))
-    return LoDTensor(rows, tuple(levels)) if levels else rows
+    levels = [
+        np.concatenate([np.diff(np.asarray(lod_of(part)[depth], np.int64)) for part in parts])
+        for depth in range(len(lod_of(parts[0])))
+    ]
+    return _with_levels(np.concatenate([array_of(part) for part in parts]), levels)
+
+
+def _with_levels(rows: Array, lengths: Sequence[Array]) -> Array | LoDTensor:
+    """Rows with a LoD of these lengths by level; the rows alone where there is none."""
+    return LoDTensor(rows, tuple(map(_offsets, lengths))) if lengths else rows
+
+
+def _offsets(lengths: Array) -> tuple[int, ...]:
+    return (0, *np.cumsum(lengths).tolist())
 
 
 def lod_of(value: Any) -> Lod:
@@ -120,7 +126,7 @@ def array_to_lod_tensor(ctx: KernelContext, X: list[Any], RankTable: RankTable) 
     if not parts:
         raise ShapeError(f"op {ctx.op.type!r}: all sequences of {argument(ctx, 'RankTable')!r} are empty")
     whole = joined(parts)
-    starts = (0, *np.cumsum([table.longer(step) for step in range(len(parts))]).tolist())
+    starts = _offsets(np.array([table.longer(step) for step in range(len(parts))]))
     rank = {sequence: place for place, sequence in enumerate(table.order)}
     units = [
         starts[step] + rank[sequence] for sequence in range(len(rank)) for step in range(table.lengths[rank[sequence]])
@@ -199,14 +205,13 @@ def _infer_array(ctx: InferContext) -> None:
     ctx.set("Out", x.shape, x.dtype, lod_level=max(x.lod_level - 1, 0), kind=VarKind.LOD_TENSOR_ARRAY)
 
 
-def _infer_tensor(ctx: InferContext) -> None:
+def _infer_tensor(ctx: InferContext, levels: int = 1) -> None:
     x = ctx.input("X")
-    ctx.set("Out", x.shape, x.dtype, lod_level=x.lod_level + 1)
+    ctx.set("Out", x.shape, x.dtype, lod_level=x.lod_level + levels)
 
 
 def _infer_same(ctx: InferContext) -> None:
-    x = ctx.input("X")
-    ctx.set("Out", x.shape, x.dtype, lod_level=x.lod_level)
+    _infer_tensor(ctx, 0)
 
 
 _ROWS = np.arange(1.0, 7.0).reshape(6, 1)

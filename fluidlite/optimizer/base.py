@@ -13,6 +13,7 @@ from fluidlite.core.ir import OpRole
 from fluidlite.dtypes import VarKind, dtype_number
 from fluidlite.errors import GradientError, ProgramError
 from fluidlite.framework import Block, Operator, Parameter, Program, Variable, VarOrName, name_scope, op_role
+from fluidlite.framework.views import imperative
 from fluidlite.ops import registry
 from fluidlite.ops.registry import Accumulator, OpDef
 from fluidlite.optimizer import rows
@@ -228,6 +229,21 @@ class Optimizer:
     def accumulators_of(self, param: Parameter) -> dict[str, Variable]:
         """The accumulators of a parameter by the op's input name; empty before `minimize`."""
         return self._accumulators.get((param.program.desc.uid, param.name), {})
+
+    # the names that scripts for Fluid 1.x use
+    current_step_lr = imperative("Optimizer.current_step_lr")
+    clear_gradients = imperative("Optimizer.clear_gradients")
+    state_dict = imperative("Optimizer.state_dict")
+    set_dict = imperative("Optimizer.set_dict")
+
+    @property
+    def type(self) -> str:
+        """The type of the optimizer op."""
+        return self.op_type
+
+    def get_opti_var_name_list(self) -> list[str]:
+        """The names of all accumulators; empty before `minimize`."""
+        return [var.name for found in self._accumulators.values() for var in found.values()]
 
     def _create_accumulators(self, param: Parameter) -> None:
         """Declare the accumulators and initialise them in the startup program.

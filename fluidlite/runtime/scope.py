@@ -59,6 +59,9 @@ class Scope:
         """A child that falls back to this scope."""
         return Scope(self)
 
+    def drop_kids(self) -> None:
+        """Nothing: a child lives as long as who asked for it."""
+
     def local_var_names(self) -> list[str]:
         """Names written in this very scope."""
         return list(self.values)

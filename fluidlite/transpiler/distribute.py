@@ -49,7 +49,8 @@ class DistributeTranspilerConfig:
     counts on none; off, it takes a message less. What servers keep on disk: ``checkpoint_dir`` and its kin, ``log_dir`` and its kin, see `ops.keeping.Keeping` and
     docs/fault_tolerance.md. ``wire`` "fluid": trainers and servers speak Fluid's own messages, so that processes of Fluid 1.8
     can take part; parameters are cut and placed as Fluid does (docs/fluid_wire.md); empty: what ``FLUIDLITE_WIRE`` says, else our
-    own. ``runtime_split_send_recv`` (async only), ``print_log`` and ``wait_port`` change
+    own. ``collective_mode``, ``nccl_comm_num`` and those of hierarchical_allreduce belong to modes that are refused.
+    ``runtime_split_send_recv`` (async only), ``print_log`` and ``wait_port`` change
     nothing: gradients are always cut by ops of the program, and a trainer's first message waits for its servers.
     """
 
@@ -87,6 +88,10 @@ class DistributeTranspilerConfig:
     wire: str = ""
     print_log: bool = False
     wait_port: bool = True
+    collective_mode: str | None = None
+    nccl_comm_num: int = 1
+    use_hierarchical_allreduce: bool = False
+    hierarchical_allreduce_inter_nranks: int = 0
 
     def options(self, sync_mode: bool = True) -> Options:
         """What the planner needs of it. ``sync_mode``: the argument of ``transpile``."""

@@ -47,16 +47,47 @@ class Dispatcher(Protocol):
         ...
 
 
-class RoundRobin:
+class _Dispatching:
+    """What scripts that place pieces themselves call: a dispatcher of these endpoints."""
+
+    def __init__(self, pserver_endpoints: Sequence[str]) -> None:
+        self._endpoints = list(pserver_endpoints)
+
+    @property
+    def eps(self) -> list[str]:
+        """The endpoints."""
+        return self._endpoints
+
+    def reset(self) -> None:
+        """Begin with the first endpoint again."""
+
+
+class RoundRobin(_Dispatching):
     """Piece k goes to server k modulo the number of servers."""
+
+    _next = 0
+
+    def dispatch(self, varlist: Sequence[object]) -> list[str]:
+        """The endpoint of each piece; the next call goes on where this one ends."""
+        first, self._next = self._next, self._next + len(varlist)
+        return [self._endpoints[index % len(self._endpoints)] for index in range(first, self._next)]
+
+    def reset(self) -> None:
+        """Begin with the first endpoint again."""
+        self._next = 0
 
     @staticmethod
     def prefer(names: Sequence[str], servers: int) -> list[int]:
         return [index % servers for index in range(len(names))]
 
 
-class HashName:
+class HashName(_Dispatching):
     """A piece goes to the server that a hash of its name says (BLAKE2b: equal in every process, on every machine)."""
+
+    def dispatch(self, varlist: Sequence[object]) -> list[str]:
+        """The endpoint of each piece; pieces are variables or names."""
+        names = [str(getattr(var, "name", var)) for var in varlist]
+        return [self._endpoints[index] for index in self.prefer(names, len(self._endpoints))]
 
     @staticmethod
     def prefer(names: Sequence[str], servers: int) -> list[int]:

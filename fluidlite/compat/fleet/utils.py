@@ -46,7 +46,7 @@ def load_program(model_filename: str | Path, is_text: bool = False) -> Program:
 
 def save_program(program: Program, model_filename: str | Path = "__model__", is_text: bool = False) -> None:
     """Write a program as `load_program` reads it."""
-    content = text.show(program.desc).encode() if is_text else serde.to_bytes(program.desc)
+    content = text.show(program.desc).encode() if is_text else program.serialize_to_string()
     Path(model_filename).write_bytes(content)
 
 
