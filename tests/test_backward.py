@@ -8,7 +8,8 @@ import pytest
 import fluidlite.layers as L
 from fluidlite import clip
 from fluidlite.backward import append_backward
-from fluidlite.core.ir import OpRole
+from fluidlite.backward.grad_ops import GradOp
+from fluidlite.core.ir import Operator, OpRole
 from fluidlite.dtypes import VarKind
 from fluidlite.errors import GradientError, ProgramError
 from fluidlite.framework import Variable
@@ -308,3 +309,10 @@ def test_arguments_of_the_wrong_kind() -> None:
             append_backward(loss, checkpoints=["fc_0.tmp_0"])
         with pytest.raises(ProgramError, match="no_grad_set must be"):
             append_backward(loss, no_grad_set="w")
+
+
+def test_an_op_reads_gradients_in_the_order_of_its_inputs() -> None:
+    """Not in that of a set, which is another in every process."""
+    op = Operator("any_grad", inputs={"Y@GRAD": ["b@GRAD", "a@GRAD"], "Out@GRAD": ["d@GRAD", "c@GRAD"], "X": ["x"]})
+    made = GradOp(op, frozenset({"a@GRAD", "b@GRAD", "c@GRAD", "d@GRAD"}), op)
+    assert made.in_order() == ["d@GRAD", "c@GRAD", "b@GRAD", "a@GRAD"]

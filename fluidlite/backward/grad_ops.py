@@ -30,6 +30,11 @@ class GradOp:
     zeros: tuple[Operator, ...] = ()
     inner: InnerBackward | None = None
 
+    def in_order(self) -> list[str]:
+        """What it reads, by input name and position: sums are made in that order, as in Fluid."""
+        arguments = (name for key in sorted(self.op.inputs) for name in self.op.inputs[key])
+        return [name for name in dict.fromkeys(arguments) if name in self.reads]
+
     @property
     def writes(self) -> bool:
         """Whether the op makes any gradient. One that does not is never appended; like Fluid we keep its place, where
@@ -237,7 +242,7 @@ class _Accumulator:
 
     def add(self, grad_op: GradOp) -> None:
         op = grad_op.op
-        for name in grad_op.reads:
+        for name in grad_op.in_order():
             current = self.settle(name)
             if current != name:
                 op.inputs = {key: [current if a == name else a for a in args] for key, args in op.inputs.items()}

@@ -122,7 +122,7 @@ def _check_gradients(block: Block, kept: Sequence[GradOp], outside: frozenset[st
     written: dict[str, Operator] = {}
     read: set[str] = set()
     for grad_op in kept:
-        for gradient in grad_op.reads:
+        for gradient in grad_op.in_order():
             name = names.forward_of(gradient)
             if name in outside and name not in read and name in written:
                 raise GradientError(
