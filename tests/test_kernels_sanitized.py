@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 #: on a machine that is busy with other things; alone the whole takes 25 s
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.full]  # `nox -s sanitize` runs what this runs, and more
 
 ROOT = Path(__file__).parent.parent
 TESTS = [f"tests/{path.name}" for path in ROOT.glob("tests/test_kernels*.py") if path.name != Path(__file__).name]
