@@ -1,6 +1,6 @@
 """Scripts in the manner of public Fluid ones print what they print with real Fluid 1.8.5, alone and in jobs of 2 x 2.
 
-`tests/oracle/record_scripts.py` recorded the numbers in `losses.json`. Every third script runs as a job in the gate, the
+`tests/oracle/record_scripts.py` recorded the numbers in `losses.json`. Every sixth script runs as a job in the gate, the
 others in `nox -s full`.
 """
 
@@ -42,7 +42,7 @@ def test_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] if n % 3 else []) for n, name in enumerate(JOBS)]
+    "name", [pytest.param(name, marks=[pytest.mark.full] if n % 6 else []) for n, name in enumerate(JOBS)]
 )
 def test_job(name: str) -> None:
     for found, recorded in zip(runs.run_job([*COMMAND, str(runs.SCRIPTS[name])]), RECORDED[name]["2x2"], strict=True):
