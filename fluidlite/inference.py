@@ -48,9 +48,9 @@ def spell_defaults(program: Program) -> None:
     converters read no others."""
     for _, op in program.all_ops():
         op_def = registry.find(op.type)
-        for name, spec in op_def.attrs.items() if op_def is not None else ():
-            if not spec.required and name not in op.attrs:
-                edit.set_attr(program, op, name, Attr(spec.type, spec.default))
+        for name, attr in op_def.default_attrs().items() if op_def is not None else ():
+            if name not in op.attrs:
+                edit.set_attr(program, op, name, attr)
 
 
 def only_computing(program: Program, targets: Sequence[str]) -> Program:

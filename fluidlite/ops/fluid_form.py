@@ -67,5 +67,4 @@ def complete(op: Operator) -> Operator:
 
 def _defaults_of(op_def: OpDef) -> dict[str, Attr]:
     """The attributes of Fluid's gradient op that need not be given."""
-    declared = {name: Attr(spec.type, spec.default) for name, spec in op_def.attrs.items() if not spec.required}
-    return declared | _OF_TYPE.get(op_def.type, {})
+    return op_def.default_attrs() | _OF_TYPE.get(op_def.type, {})

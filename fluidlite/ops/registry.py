@@ -218,6 +218,10 @@ class OpDef:
     def input_arg(self, name: str) -> Argument | None:
         return next((arg for arg in self.inputs if arg.name == name), None)
 
+    def default_attrs(self) -> dict[str, Attr]:
+        """The attributes that an op need not give, as it would give them."""
+        return {name: Attr(spec.type, spec.default) for name, spec in self.attrs.items() if not spec.required}
+
 
 def kwarg(name: str) -> str:
     """The Python parameter that carries an input or attribute: ``Out@GRAD`` -> ``Out_GRAD``, ``lambda`` -> ``lambda_``."""
